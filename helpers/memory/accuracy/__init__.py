@@ -1,7 +1,7 @@
 """Predictions beside what GPUs measured: cited figures, how each was made, and the errors. Torch only to rebuild.
 
     from helpers.memory import accuracy
-    rows = list(accuracy.rows("op"))             # 63 peaks of single operators, rebuilt and traced
+    rows = list(accuracy.rows("op"))             # 74 peaks of single operators, rebuilt and traced
     print(accuracy.table(rows))
 
 `cases` holds the cited figures; `ops`, `lora`, `serving`, `generation` and `megatron` rebuild what was measured, and

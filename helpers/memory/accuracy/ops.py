@@ -95,6 +95,42 @@ def _norm(setup: SimpleNamespace, kind: Callable[[int], nn.Module]) -> Run:
     return _keeping(other_layer, lambda: layer(x).backward(gradient, retain_graph=True))
 
 
+def _torch_rms_norm(setup: SimpleNamespace) -> Run:
+    """`nn.RMSNorm` in `dtype`, as Megatron-LM wraps it."""
+    layer = nn.RMSNorm(setup.width, eps=1e-6).to(getattr(torch, setup.dtype))
+    x = torch.randn(setup.rows, 1, setup.width, dtype=getattr(torch, setup.dtype), requires_grad=True)
+
+    def full() -> None:
+        y = layer(x)
+        y.sum().backward()
+
+    return full
+
+
+def _sparsemax(setup: SimpleNamespace) -> Run:
+    x = torch.randn(setup.rows, setup.width)
+    gradient = torch.randn_like(x)
+    x.requires_grad_(True)
+
+    def full() -> None:
+        y = sparsemax(x)
+        y.backward(gradient, retain_graph=True)
+
+    return full
+
+
+def sparsemax(x: torch.Tensor) -> torch.Tensor:
+    """Each row's projection onto the simplex (Martins and Astudillo, 2016), with as many tensors alive as there."""
+    ranked, _ = torch.sort(x, dim=-1, descending=True)
+    sums, ranks = torch.cumsum(ranked, dim=-1), torch.arange(1, x.shape[-1] + 1, dtype=x.dtype).view(1, -1)
+    bounds = 1 + ranks * ranked
+    support = bounds > sums
+    count = support.sum(dim=-1, keepdim=True).clamp(min=1)
+    supported = (ranked * support).sum(dim=-1, keepdim=True)
+    threshold = (supported - 1) / count
+    return torch.clamp(x - threshold, min=0)
+
+
 def _keeping(module: nn.Module, run: Run) -> Run:
     """`run`, with a module that it does not use kept alive as long."""
 
@@ -111,6 +147,8 @@ BUILDERS: Mapping[str, Callable[[SimpleNamespace], Run]] = {
     "kl_div": _kl_div,
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
+    "sparsemax": _sparsemax,
+    "torch_rms_norm": _torch_rms_norm,
     **dict.fromkeys(MLPS, _mlp),
 }
 

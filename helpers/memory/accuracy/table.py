@@ -22,7 +22,7 @@ def rows(
     of: Iterable[Case] | None = None,
     make: Callable | None = None,
 ) -> Iterator[Row]:
-    """Rebuild each case and predict it, one after the other: 63 operators take half a minute, 20 LoRA steps
+    """Rebuild each case and predict it, one after the other: 74 operators take half a minute, 20 LoRA steps
     two, 16 generations two, 18 of torchtitan's up to ten, for its pipelines; 24 of Megatron's none; the history ten
     seconds.
 

@@ -1,4 +1,4 @@
-"""Peaks of 63 operator benchmarks on A100, H100 and RTX 4090: what is left is the rounding of the published figures."""
+"""Peaks of 74 operator benchmarks on A100, H100, RTX 3090 and 4090: what is left is rounding of what was published."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def error_of(case) -> float:
 
 
 @pytest.mark.slow
-def test_all_63_peaks() -> None:
+def test_all_74_peaks() -> None:
     errors = {row.case.name: abs(row.error) for row in rows("op")}
-    assert len(errors) == 63
-    assert sum(errors.values()) / 63 <= MEAN
+    assert len(errors) == 74
+    assert sum(errors.values()) / 74 <= MEAN
     assert max(errors.values()) <= WORST, max(errors, key=errors.get)
 
 

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from helpers.catalog import TrainSetup, WorkbookError
 from helpers.memory import budget, trace
+from helpers.memory.accuracy.ops import sparsemax
 
 MIB = 2**20
 
@@ -59,17 +60,6 @@ def test_rms_norm_runs_in_fp32_under_autocast():
     with trace.fake(), torch.autocast("cpu", dtype=torch.bfloat16):
         y = nn.RMSNorm(64)(torch.randn(8, 64, dtype=torch.bfloat16))
     assert y.dtype == torch.float32
-
-
-def sparsemax(x):
-    ranked, _ = torch.sort(x, dim=-1, descending=True)
-    sums, ranks = torch.cumsum(ranked, dim=-1), torch.arange(1, x.shape[-1] + 1, dtype=x.dtype).view(1, -1)
-    bounds = 1 + ranks * ranked
-    support = bounds > sums
-    count = support.sum(dim=-1, keepdim=True).clamp(min=1)
-    supported = (ranked * support).sum(dim=-1, keepdim=True)
-    tau = (supported - 1) / count
-    return torch.clamp(x - tau, min=0)
 
 
 @pytest.mark.parametrize(
