@@ -13,7 +13,7 @@ from .cache_formats import cache_format, kv_name
 from .errors import WorkbookError, require_whole, unknown_name
 from .formats import GGUF, NUMBER_FORMATS, NumberFormat, number_format
 from .layers import LINEAR_PARTS
-from .losses import CUT, FULL, LOSSES
+from .losses import CUT, FULL, LOSSES, TRL
 from .models import model as resolve_model
 from .optimizers import Optimizer, optimizer
 from .policies import Segment, layout
@@ -59,7 +59,10 @@ class TrainSetup:
     before the optimizer steps (`gradient_accumulation_steps` in Transformers, accelerate and DeepSpeed). `in_backward`
     updates each weight as soon as its gradient is whole and frees that, on one rank, from one micro-batch. With an
     `adapter` nothing else is trained. `loss` is "full", which holds all logits; "liger", Liger's, fused with the head;
-    or "cce", cut cross-entropy. Raises WorkbookError.
+    or "cce", cut cross-entropy. `masked` says that attention is given a mask of T x T for each row: its batch has
+    shorter sequences, which are padded, or a row has several, which are packed. `scored` tokens at the end of each
+    sequence have a loss, all but the first if it is None; TRL's loss alone computes nothing for the others. Raises
+    WorkbookError.
 
     >>> setup = TrainSetup("llama-2-7b", precision="bf16", checkpointing="every:4")
     >>> setup.model.parameters, setup.optimizer, setup.checkpoint_every
@@ -81,6 +84,8 @@ class TrainSetup:
     in_backward: bool = False
     adapter: Adapter | None = None
     loss: str = FULL
+    masked: bool = False
+    scored: int | None = None
 
     def __post_init__(self) -> None:
         _set(self, "loss", _known("loss", self.loss, LOSSES))
@@ -102,11 +107,17 @@ class TrainSetup:
         _check_in_backward(self)
         _check_adapter(self)
         _check_loss(self)
+        _check_rows(self)
 
     @property
     def tokens(self) -> int:
         """Tokens of one micro-batch."""
         return self.micro_batch * self.sequence
+
+    @property
+    def scored_tokens(self) -> int:
+        """Tokens of one micro-batch that have a loss: none of them is the first of its sequence."""
+        return self.micro_batch * (self.sequence - 1 if self.scored is None else self.scored)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -404,6 +415,21 @@ def _check_loss(setup: TrainSetup) -> None:
         what = f"cut cross-entropy of FP32 weights ({setup.precision})"
         expected = "hidden states and a head in 16 bits, which its kernels read"
         raise WorkbookError(what, expected, "pass precision='bf16', a base that is not prepared, or loss='liger'")
+
+
+def _check_rows(setup: TrainSetup) -> None:
+    """Tokens without a loss are left out by TRL's alone; masks were compared on one rank alone."""
+    if setup.scored is not None:
+        do = "leave scored out: every token but the first of a sequence has a loss"
+        require_whole("scored", setup.scored, most=max(1, setup.sequence - 1), do=do)
+        if setup.loss != TRL:
+            what = f"scored is {setup.scored:,} with loss {setup.loss!r}, which computes logits for all tokens"
+            raise WorkbookError(what, f"loss={TRL!r}", "leave scored out, or pass loss='trl' (--loss trl)")
+    if not isinstance(setup.masked, bool):
+        raise WorkbookError(f"masked is {setup.masked!r}", "True or False", "pass masked=True where batches are padded")
+    if setup.masked and (setup.zero or setup.ranks > 1):
+        what, expected = "a masked batch over several ranks", "one rank: nobody compared it there"
+        raise WorkbookError(what, expected, "pass zero=0 and ranks=1, or masked=False")
 
 
 def _check_positions(name: str, tokens: int, model: ModelShape) -> None:

@@ -21,6 +21,8 @@ from .load import add_load
 from .megatron import add_megatron
 from .mesh import add_mesh
 from .offload import add_offload
+from .packing import lay_out, packing_flags
+from .preference import add_preference
 
 
 def add(commands: Commands) -> None:
@@ -37,11 +39,13 @@ def add(commands: Commands) -> None:
         parser.add_argument("--fit", action="store_true", help="list what makes it fit --gpu, cheapest change first")
         by_trace.flag(parser)
     flags.train_flags(train)
+    packing_flags(train)
     flags.adapter_flags(train)
     flags.serve_flags(serve)
     engine_flags(serve)
     for add_kind in (
         _add_fine_tuning,
+        add_preference,
         _add_checkpointing,
         _add_zero,
         _add_quantize,
@@ -59,17 +63,16 @@ def add(commands: Commands) -> None:
 
 
 def _estimate_train(arguments: argparse.Namespace) -> int:
+    told = lay_out(arguments)
     setup = setup_of(TrainSetup, arguments)
     answer = calculators.training_answer(setup, flags.device_of(arguments), flags.reserve_bytes_of(arguments))
-    return _print_memory(answer, arguments, setup)
+    return flags.with_notes(_print_memory(answer, arguments, setup), () if arguments.json else told)
 
 
 def _estimate_serve(arguments: argparse.Namespace) -> int:
     setup = setup_of(ServeSetup, arguments)
     notes = () if arguments.json else flags.ollama(arguments.model, setup)
-    code = _estimate_by_engine(setup, arguments)
-    print(*notes, sep="\n", end="\n" if notes else "")
-    return code
+    return flags.with_notes(_estimate_by_engine(setup, arguments), notes)
 
 
 def _estimate_by_engine(setup: ServeSetup, arguments: argparse.Namespace) -> int:
@@ -114,6 +117,7 @@ def _add_fine_tuning(kinds: Commands) -> None:
     parser = add_command(kinds, "fine-tuning", text, _estimate_fine_tuning)
     flags.model_flag(parser)
     flags.train_flags(parser)
+    packing_flags(parser)
     flags.adapter_flags(parser)
     flags.device_and_json_flags(parser)
     flags.reserve_flag(parser)
@@ -121,6 +125,7 @@ def _add_fine_tuning(kinds: Commands) -> None:
 
 
 def _estimate_fine_tuning(arguments: argparse.Namespace) -> int:
+    told = lay_out(arguments)
     setup, kept = setup_of(TrainSetup, arguments), flags.reserve_bytes_of(arguments)
     answer = calculators.fine_tuning_answer(setup, arguments.gpu, kept)
     found = by_trace.found(answer, setup, arguments)
@@ -128,7 +133,7 @@ def _estimate_fine_tuning(arguments: argparse.Namespace) -> int:
         print(json.dumps({**answer.figures, "traced": by_trace.figures(found, answer.room)}))
         return 0
     print(by_trace.told(answer, found))
-    return 0
+    return flags.with_notes(0, told)
 
 
 def _add_checkpointing(kinds: Commands) -> None:

@@ -149,30 +149,45 @@ def reserve_flag(parser: argparse._ActionsContainer, usual_mib: int | None = Non
 
 def train_flags(parser: argparse._ActionsContainer, several: bool = False) -> None:
     """With `several` a step may be one of several lengths of batches."""
-    text = f"{', '.join(PRECISIONS)}; default autocast-bf16, and bf16 for adapters on a base that is not quantized"
-    parser.add_argument("--precision", help=text)
-    known = ", ".join((*OPTIMIZERS, *(f"{name}:R" for name in RANKED)))
-    text = f"{known}; or as Trainer calls it: {', '.join(TRAINER_NAMES)}; default {OPTIMIZER}, as Trainer's"
-    parser.add_argument("--optimizer", default=OPTIMIZER, help=text)
+    step_flags(parser)
     text = "update each weight as soon as its gradient is there, and free that"
     parser.add_argument(flag_of("in_backward"), action="store_true", help=text)
-    parser.add_argument("--micro-batch", type=whole, default=1, help="sequences in one forward")
-    accumulate = (flag_of("micro_batches"), "--gradient-accumulation-steps")
-    text = "micro-batches whose gradients add up before the optimizer steps"
-    parser.add_argument(*accumulate, dest="micro_batches", type=whole, default=1, metavar="N", help=text)
     text = "tokens in a sequence" + ("; or of each batch of a run, as in 300,420,768" if several else "")
     parser.add_argument("--sequence", type=wholes if several else whole, default=2048, help=text)
-    parser.add_argument("--checkpointing", default="none", help=", ".join(POLICIES))
-    text = f"{', '.join(ATTENTIONS)}; default sdpa, and eager where Transformers has nothing else"
-    parser.add_argument("--attention", help=text)
     kinds = "all at once; Liger's fused; cut cross-entropy; SFTTrainer's"
     text = f"how the loss meets the logits: {', '.join(LOSSES)} ({kinds})"
     parser.add_argument("--loss", default=FULL, help=text)
+    text = "tokens at the end of each sequence that have a loss, with --loss trl (completion_only_loss); default: all"
+    parser.add_argument("--scored", type=whole, metavar="N", help=text)
+    text = "attention is given a mask: sequences of a batch differ in length, or a row has several"
+    parser.add_argument("--masked", action="store_true", help=text)
     parser.add_argument("--zero", type=whole, default=0, help="ZeRO stage, 0 to 3")
     parser.add_argument("--ranks", type=whole, default=1, help="data-parallel ranks")
     for part, stage in (("optimizer", 1), ("parameters", 3)):
         text = f"where their shards live, from ZeRO stage {stage} on: {', '.join(OFFLOADS)}"
         parser.add_argument(f"--offload-{part}", default="none", metavar="TIER", help=text)
+
+
+def step_flags(
+    parser: argparse._ActionsContainer,
+    micro_batch: int = 1,
+    policy: str = "none",
+    rows: str = "sequences",
+    quiet_base: str = "bf16",
+) -> None:
+    """What a step of any trainer has. Adapters on a base that is not quantized run in `quiet_base`."""
+    text = f"{', '.join(PRECISIONS)}; default autocast-bf16, and {quiet_base} for adapters on a base not quantized"
+    parser.add_argument("--precision", help=text)
+    known = ", ".join((*OPTIMIZERS, *(f"{name}:R" for name in RANKED)))
+    text = f"{known}; or as Trainer calls it: {', '.join(TRAINER_NAMES)}; default {OPTIMIZER}, as Trainer's"
+    parser.add_argument("--optimizer", default=OPTIMIZER, help=text)
+    parser.add_argument("--micro-batch", type=whole, default=micro_batch, help=f"{rows} in one forward")
+    accumulate = (flag_of("micro_batches"), "--gradient-accumulation-steps")
+    text = "micro-batches whose gradients add up before the optimizer steps"
+    parser.add_argument(*accumulate, dest="micro_batches", type=whole, default=1, metavar="N", help=text)
+    parser.add_argument("--checkpointing", default=policy, help=", ".join(POLICIES))
+    text = f"{', '.join(ATTENTIONS)}; default sdpa, and eager where Transformers has nothing else"
+    parser.add_argument("--attention", help=text)
 
 
 def adapter_flags(parser: argparse._ActionsContainer) -> None:
@@ -271,7 +286,8 @@ def decimal(text: str) -> float:
 
 def setup_of(kind: type[Setup], arguments: argparse.Namespace) -> Setup:
     """The setup that the flags of `train_flags`, `adapter_flags` or `serve_flags` describe."""
-    given = {field.name: getattr(arguments, field.name) for field in fields(kind) if field.name != "adapter"}
+    names = [field.name for field in fields(kind) if field.name != "adapter" and hasattr(arguments, field.name)]
+    given = {name: getattr(arguments, name) for name in names}
     if kind is TrainSetup:
         if any(getattr(arguments, name, None) for name in ("adapter", "lora_rank")) and not arguments.lora_base:
             arguments.lora_base = _base_of(resolve_model(arguments.model))
@@ -316,6 +332,13 @@ def reserve_bytes_of(arguments: argparse.Namespace) -> int | None:
 def print_answer(answer: CalculatorAnswer, arguments: argparse.Namespace) -> int:
     print(json.dumps(answer.figures) if arguments.json else answer)
     return 0
+
+
+def with_notes(code: int, notes: Iterable[str]) -> int:
+    """`code`, with what is to be said under an answer."""
+    for note in notes:
+        print(note)
+    return code
 
 
 def device_of(arguments: argparse.Namespace) -> Device | None:

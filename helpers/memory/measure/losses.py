@@ -123,17 +123,29 @@ def adds_to_fp32(gradient: torch.Tensor) -> bool:
     return gradient.is_cuda and torch.cuda.get_device_capability(gradient.device)[0] >= 8
 
 
+def mask_of(setup: TrainSetup, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The mask of a padded or packed batch, as Transformers would make it from values: bools, for eager numbers."""
+    if not setup.masked:
+        return {}
+    dtype = torch.bool if setup.attention == "sdpa" else torch.bfloat16
+    if setup.attention != "sdpa" and setup.precision_recipe.weight_bytes == 4:
+        dtype = torch.float32
+    square = (len(ids), 1, ids.shape[1], ids.shape[1])
+    return {"attention_mask": torch.ones(square, dtype=dtype, device=ids.device).tril_()}
+
+
 def fused_loss(setup: TrainSetup, model: Any, ids: torch.Tensor) -> torch.Tensor:
     """The loss of `model`, whose decoder runs without its head, as Liger and cut cross-entropy patch it."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     decoder: nn.Module = getattr(base, base.base_model_prefix)
-    hidden = decoder(input_ids=ids, use_cache=False)[0]
+    hidden = decoder(input_ids=ids, use_cache=False, **mask_of(setup, ids))[0]
     targets = nn.functional.pad(ids, (0, 1), value=IGNORED)[..., 1:].contiguous().view(-1)
     weight = base.get_output_embeddings().weight
     if setup.loss == TRL:
-        sequences, scored = len(ids), ids.shape[1] - 1  # a token has a target, but for the last of a sequence
+        sequences, ends = len(ids), ids.shape[1] - 1  # a token has a target, but for the last of a sequence
+        scored = setup.scored or ends
         rows = torch.arange(sequences, device=ids.device).repeat_interleave(scored)
-        columns = torch.arange(scored, device=ids.device).repeat(sequences)
+        columns = torch.arange(ends - scored, ends, device=ids.device).repeat(sequences)
         return TrlWithoutKernel.apply(hidden[:, :-1][rows, columns], weight, ids[rows, columns + 1])
     if setup.loss == LIGER:
         return LigerWithoutKernel.apply(hidden.view(-1, hidden.shape[-1]), weight, targets)

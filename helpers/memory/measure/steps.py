@@ -24,7 +24,7 @@ from .. import budget
 from ..breakdown import format_bytes
 from ..step.refusals import FLOAT8_MULTIPLE, require_kernel
 from .clock import default_device
-from .losses import fused_loss
+from .losses import fused_loss, mask_of
 
 NO_DROPOUT = ("attention_dropout", "attn_pdrop", "dropout", "embd_pdrop", "layerdrop", "resid_pdrop")
 
@@ -140,7 +140,7 @@ def micro_batch(setup: TrainSetup, model: nn.Module, ids: torch.Tensor, device: 
     """
     with precision_context(setup, device):
         if setup.loss == FULL:
-            loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+            loss = model(input_ids=ids, labels=ids, use_cache=False, **mask_of(setup, ids)).loss
         else:
             loss = fused_loss(setup, model, ids)
     if setup.micro_batches > 1:

@@ -7,7 +7,7 @@ from ...catalog.errors import WorkbookError
 from ...catalog.hardware import AttentionCall, AttentionKernel, cuda_of, library_bytes, require_float8_kernels
 from ...catalog.layers import Attention
 from ...catalog.setup import TrainSetup
-from .decoders.attending import FORMULA, FUSED, fills_window
+from .decoders.attending import FORMULA, FUSED, has_mask
 
 
 def kernel_of(setup: TrainSetup, card: Device | None, attention: Attention) -> str:
@@ -22,7 +22,7 @@ def kernel_of(setup: TrainSetup, card: Device | None, attention: Attention) -> s
     cuda = cuda_of(card)
     if cuda is None:
         return FUSED
-    masked = fills_window(setup, attention)
+    masked = has_mask(setup, attention)
     kv, width = attention.heads if masked else attention.kv_heads, attention.value_width
     call = AttentionCall(setup.attention_format, attention.head_dim, width, attention.heads, kv, masked=masked)
     return FORMULA if cuda.attention_kernel(call) is AttentionKernel.FORMULA else FUSED

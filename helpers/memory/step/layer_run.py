@@ -64,7 +64,7 @@ class _SameLayers:
         self.setup = setup
         shape = setup.micro_batch, setup.sequence, adds_up(setup), setup.in_backward and setup.optimizer
         page = PAGES.get(setup.model.family)
-        self.key = id(setup.model), page, setup.precision, setup.attention, setup.adapter, *shape
+        self.key = id(setup.model), page, setup.precision, setup.attention, setup.masked, setup.adapter, *shape
 
     def __hash__(self) -> int:
         return hash(self.key)

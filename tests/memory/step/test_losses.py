@@ -41,13 +41,14 @@ CASES = [
     ({"loss": "trl", "config": TIED, "precision": "autocast-bf16-on-bf16", "micro_batches": 2}, "a100"),
     ({"loss": "trl", "adapter": Adapter(base="nf4", prepared=False), "precision": "autocast-bf16"}, "a100"),
     ({"adapter": Adapter(base="nf4", prepared=False), "precision": "autocast-bf16", "loss": "cce"}, "a100"),
+    ({"loss": "trl", "scored": 100, "masked": True, "precision": "autocast-bf16"}, "a100"),
 ]
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # Transformers, of peft
 @pytest.mark.parametrize(
     ("how", "gpu"),
-    [pytest.param(*case, marks=[] if at in (0, 1, 2, 6, 7) else pytest.mark.all) for at, case in enumerate(CASES)],
+    [pytest.param(*case, marks=[] if at in (0, 1, 2, 6, 7, 13) else pytest.mark.all) for at, case in enumerate(CASES)],
 )
 def test_every_phase_is_the_trace_s(how, gpu):
     if "adapter" in how:

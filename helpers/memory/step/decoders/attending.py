@@ -32,19 +32,21 @@ class Attending(Linears):
         return run(query, key, value, attention)
 
     def masks(self, attention: Attention) -> bool:
-        """Whether attention is given a mask: the fused kernel, which makes numbers of it, for a window that is full."""
-        return fills_window(self.setup, attention) or self.setup.attention == "eager"
+        """Whether attention is given a mask, of which the fused kernel makes numbers."""
+        return has_mask(self.setup, attention) or self.setup.attention == "eager"
 
     def mask_bytes(self, attention: Attention) -> int:
         """Of the mask that all layers with this window share: bools, or for eager attention numbers that are added."""
         setup = self.setup
         numbers = setup.tokens * setup.sequence * self.width.residual
-        return rounded(setup.sequence**2 if setup.attention == "sdpa" else numbers) if self.masks(attention) else 0
+        bools = setup.sequence**2 * (setup.micro_batch if setup.masked else 1)
+        return rounded(bools if setup.attention == "sdpa" else numbers) if self.masks(attention) else 0
 
     def _fused(self, query: Tensor, key: Tensor, value: Tensor, attention: Attention) -> tuple[Tensor, None]:
         tape, mask = self.tape, self.masks(attention)
         if self.kernel == REPEATED or mask:
             key, value = self._repeated(key, query.values), self._repeated(value, query.values)
+        named = key, value  # noqa: F841 - autocast casts inside of the call, beside what it is given
         if self.width.autocast:
             query, key, value = tape.cast(query, HALF), tape.cast(key, HALF), tape.cast(value, HALF)
         if self.kernel == FORMULA:
@@ -151,6 +153,6 @@ class Attending(Linears):
         return x if x.values == values else self.tape.shaped(self.tape.new(values, x.width), x)
 
 
-def fills_window(setup: TrainSetup, attention: Attention) -> bool:
-    """Whether the sequence is as long as the layer's window: from there on Transformers makes a mask."""
-    return attention.window is not None and setup.sequence >= attention.window
+def has_mask(setup: TrainSetup, attention: Attention) -> bool:
+    """Whether Transformers makes a mask: for padding, for packing, and from a sequence on as long as a window."""
+    return setup.masked or (attention.window is not None and setup.sequence >= attention.window)

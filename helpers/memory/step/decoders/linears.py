@@ -72,10 +72,11 @@ class Linears:
                 return self._divided(x, linear)
             in_float8 = self.setup.precision_recipe.linear_format
             return self._float8_layer(x, linear) if in_float8 else self._trained_layer(x, linear)
-        if not self.adapter.adapts(linear):
+        if not (self.adapts and self.adapter.adapts(linear)):
             return self._four_bit(x, linear) if self.adapted.base else self._product(x, linear)
         return self._adapted_four_bit(x, linear) if self.adapted.base else self._adapted(x, linear)
 
+    adapts = True  # whether adapters are on: peft switches them off for the model that they began with
     parts = 1  # ranks that share each layer
     cuda: Cuda | None = None  # whose kernels run; None are a CPU's
 

@@ -19,7 +19,8 @@ class Llama4(Decoder):
     def mask_bytes(self, attention: Attention) -> int:
         """Pieces are counted from each sequence's own first token, so each has its mask."""
         of_one = super().mask_bytes(attention)
-        return of_one * self.setup.micro_batch if attention.window and self.setup.attention == "sdpa" else of_one
+        own = attention.window and self.setup.attention == "sdpa" and not self.setup.masked
+        return of_one * self.setup.micro_batch if own else of_one
 
     @property
     def table_bytes(self) -> tuple[int, ...]:

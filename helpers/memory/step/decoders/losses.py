@@ -94,9 +94,9 @@ def _cut(page: Linears, hidden: Tensor, weight: Tensor) -> Tensor:
 def _trl(page: Linears, hidden: Tensor, weight: Tensor) -> Tensor:
     """A tile of logits at a time, made in the forward and again in the backward, whose sums are in FP32.
 
-    The hidden states are those that have a target: not the last of a sequence.
+    The hidden states are those that have a target: not the last of a sequence, nor a prompt's where it is not scored.
     """
-    tape, model, tokens = page.tape, page.model, page.tokens - page.setup.micro_batch
+    tape, model, tokens = page.tape, page.model, page.setup.scored_tokens
     shape, whole = (tokens * model.hidden, hidden.width), (hidden.values, hidden.width)
     sliced = Tensor(*shape, hidden.block)
     sliced = tape.record(sliced, (hidden,), (), lambda _: [tape.new(*whole)])

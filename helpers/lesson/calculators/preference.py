@@ -1,0 +1,206 @@
+"""Training from preferences against a card: GRPO or DPO by stages, where it stops, and what would fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+from ...catalog.adapters import ALL_LINEAR, Adapter
+from ...catalog.devices import Device, device
+from ...catalog.errors import WorkbookError
+from ...catalog.hardware import reference_of, without_bf16, without_cuda
+from ...catalog.preference import GENERATORS, SHARE, DpoSetup, GrpoSetup
+from ...memory.breakdown import format_bytes
+from ...memory.fit import Room, Verdict
+from ...memory.preference import PreferenceBudget, dpo, grpo
+from ..drawing.bars import stacked_bars
+from ..drawing.pictures import Card
+from .answers import MemoryAnswer, first_over
+from .command import Option, command, setup_options
+from .memory import NO_CHANGE, peak_in
+
+Setup = GrpoSetup | DpoSetup
+Change = tuple[str, Setup]
+
+
+@dataclass(frozen=True)
+class PreferenceAnswer(MemoryAnswer):
+    """The highest stage by part, and all stages."""
+
+    predicted: PreferenceBudget
+
+    @property
+    def name(self) -> str:
+        return "GRPO" if isinstance(self.predicted.setup, GrpoSetup) else "DPO"
+
+    @property
+    def title(self) -> str:
+        peak, model = self.predicted.peak, self.predicted.setup.train.model.name
+        return f"{self.name} of {model}: {format_bytes(peak.total)} at the peak, {peak.at}"
+
+    @property
+    def command(self) -> str | None:
+        kind = self.name.lower()
+        return command(kind, chain(_options(self.predicted.setup), self.device_options()))
+
+    def lines(self) -> Iterator[str]:
+        """A row for each stage, with its parts."""
+        for moment in self.predicted.moments:
+            parts = ", ".join(f"{part} {format_bytes(size)}" for part, size in moment.parts.items())
+            yield f"{moment.at:<36}{format_bytes(moment.total):>11}   {parts}"
+
+    def sentences(self) -> Iterator[str]:
+        setup, need = self.predicted.setup, self.predicted.peak_bytes
+        yield from _said_of(self.predicted)
+        if self.room is None:
+            yield f"One card needs {format_bytes(need)}."
+            return
+        yield from self.decides(self.room, need)
+        yield from first_over(self.predicted.moments, self.room)
+        if not self.holds(need):
+            change = next(changes(setup, self.room), None)
+            yield f"The cheapest change that fits: {change}." if change else NO_CHANGE
+        yield from without_cuda(self.gpu)
+        yield from without_bf16(self.gpu, setup.train.precision_recipe.activation_format)
+
+    @property
+    def cards(self) -> tuple[Card, ...]:
+        rows = [(str(moment.at), moment.parts) for moment in self.predicted.moments]
+        return (stacked_bars(self.title, rows, self.capacities, str(self.predicted.peak.at)),)
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        launch = self.predicted.launch
+        engine = {"pool_bytes": launch.pool_bytes, "users": launch.users} if launch else None
+        stages = {str(moment.at): dict(moment.parts) for moment in self.predicted.moments}
+        return {**super().figures, "stage": str(self.predicted.peak.at), "stages": stages, "engine": engine}
+
+
+def preference_answer(
+    setup: Setup, gpu: str | Device | None = None, reserve_bytes: int | None = None
+) -> PreferenceAnswer:
+    """What `setup` needs on `gpu`, stage by stage. Raises WorkbookError as `grpo` and `dpo` do."""
+    card = device(gpu) if gpu else None
+    predicted = _budget(setup, card)
+    return PreferenceAnswer(predicted.parts, card, predicted, reserve_bytes=reserve_bytes)
+
+
+def _budget(setup: Setup, card: Device | None) -> PreferenceBudget:
+    if isinstance(setup, GrpoSetup):
+        return grpo(setup, card if setup.generator == "vllm" else card or reference_of(setup.train))
+    return dpo(setup, card or reference_of(setup.train))
+
+
+def _said_of(predicted: PreferenceBudget) -> Iterator[str]:
+    """What is held and what is not, and what that depends on."""
+    setup, train = predicted.setup, predicted.setup.train
+    if train.adapter and train.adapter.base:
+        yield train.adapter.recipe
+    if setup.keeps_reference:
+        yield "The reference is a second copy of the weights."
+    elif isinstance(setup, DpoSetup) and setup.precomputed:
+        yield "The reference's log-probabilities are computed before the training, so that no copy stays."
+    elif train.adapter and (isinstance(setup, DpoSetup) or setup.beta):
+        yield "The reference is the base itself, its adapters switched off: no second copy."
+    if isinstance(setup, GrpoSetup):
+        yield from _said_of_generation(setup, predicted)
+    yield "Logits are those of TRL 1.16's fused head: a tile at a time, of completions alone."
+    if train.masked and train.attention == "sdpa":
+        yield "Batches are padded to the longest, so each sequence has a mask; of equal lengths: --no-padding."
+
+
+def _said_of_generation(setup: GrpoSetup, predicted: PreferenceBudget) -> Iterator[str]:
+    together = f"{setup.at_once:,} completions are generated at once"
+    if launch := predicted.launch:
+        waits = "asleep" if setup.sleeps else "awake"
+        yield f"{together}, by {launch.engine.title} in {setup.share:g} of the card: room for {launch.users:,}."
+        yield f"While the policy trains the engine is {waits}."
+        if launch.tokens < setup.train.model.max_positions:
+            least = f"vllm_max_model_length={setup.train.sequence}"
+            yield f"Set {least}, as vLLM wants room for the {setup.train.model.max_positions:,} positions of the model."
+    else:
+        yield f"{together}, by Transformers, with a cache of {predicted.moments[0].parts['kv_cache'] / 2**30:.2f} GiB."
+
+
+def changes(setup: Setup, room: Room) -> Iterator[str]:
+    """Single changes that bring the peak into `room`, then all so far together; the cheapest first."""
+    together = setup
+    for text, change in _changes(setup):
+        if fits := _peak_in(change, room):
+            yield f"{text} ({fits})"
+    told: list[str] = []
+    while (step := next(_changes(together), None)) and len(told) < 8:
+        told.append(step[0])
+        together = step[1]
+        if fits := _peak_in(together, room):
+            yield f"{', '.join(told)} ({fits})"
+            return
+
+
+def _peak_in(setup: Setup, room: Room) -> str:
+    with suppress(WorkbookError):  # a change that cannot be had here
+        need = _budget(setup, room.card).peak_bytes
+        return peak_in(room, need) if room.verdict(need) is Verdict.FITS else ""
+    return ""
+
+
+def _changes(setup: Setup) -> Iterator[Change]:
+    """Those that change no result, then those that cost seconds, then those that train less."""
+    train = setup.train
+    if train.checkpointing == "none":
+        yield "full checkpointing", replace(setup, train=replace(train, checkpointing="full"))
+    if isinstance(setup, GrpoSetup):
+        if setup.generator == "vllm" and not setup.sleeps:
+            yield "--sleep", replace(setup, sleeps=True)
+        if setup.steps_per_generation != 1 and train.micro_batch % setup.generations == 0:
+            yield "--steps-per-generation 1", replace(setup, steps_per_generation=1)
+    elif setup.keeps_reference:
+        yield "--precompute", replace(setup, precomputed=True)
+    least = 1 if isinstance(setup, GrpoSetup) else 2
+    if train.micro_batch > least and train.micro_batch % (2 * least) == 0:
+        halved = replace(train, micro_batch=train.micro_batch // 2, micro_batches=2 * train.micro_batches)
+        rows = halved.micro_batch // least
+        text = f"--micro-batch {rows} --accumulate {halved.micro_batches}"
+        if isinstance(setup, GrpoSetup):
+            yield text, replace(setup, train=halved, steps_per_generation=2 * (setup.steps_per_generation or 1))
+        else:
+            yield text, replace(setup, train=halved)
+    if train.precision == "autocast-bf16" and train.adapter is None:
+        text = "--precision autocast-bf16-on-bf16, weights and Adam's states in BF16"
+        yield text, replace(setup, train=replace(train, precision="autocast-bf16-on-bf16"))
+    if train.adapter is None:
+        lora = Adapter("lora", 16, ALL_LINEAR)
+        on_base = replace(train, adapter=lora, precision="autocast-bf16-on-bf16")
+        yield "--lora-rank 16 --lora-targets all-linear", replace(setup, train=on_base)
+    elif train.adapter.base is None and train.adapter.kind == "lora":
+        quantized = replace(train.adapter, base="nf4-dq").trained_by("trl")
+        yield "--lora-base nf4-dq", replace(setup, train=replace(train, adapter=quantized, precision="autocast-bf16"))
+
+
+def _options(setup: Setup) -> Iterator[Option]:
+    """The flags of `workbook estimate grpo` and `dpo`, whose defaults are TRL's."""
+    train = setup.train
+    ours = ("precision", "micro_batch", "sequence", "checkpointing", "loss", "masked", "scored")
+    yield from setup_options(train, *ours)
+    rows = train.micro_batch if isinstance(setup, GrpoSetup) else train.micro_batch // 2
+    yield "--precision", train.precision
+    yield "--micro-batch", rows
+    yield "--checkpointing", train.checkpointing
+    yield from (("--prompt", setup.prompt), ("--completion", train.sequence - setup.prompt))
+    yield from () if train.masked else [("--no-padding",)]
+    if isinstance(setup, DpoSetup):
+        yield from [("--precompute",)] if setup.precomputed else []
+        return
+    said = {
+        "--generations": (setup.generations, 8),
+        "--steps-per-generation": (setup.steps_per_generation, train.micro_batches),
+        "--iterations": (setup.iterations, 1),
+        "--beta": (setup.beta, 0.0),
+        "--generator": (setup.generator, GENERATORS[0]),
+        "--share": (setup.share, SHARE),
+    }
+    yield from ((flag, value) for flag, (value, usual) in said.items() if value != usual)
+    yield from [("--sleep",)] if setup.sleeps else []
