@@ -6,6 +6,7 @@ import pytest
 
 from helpers.catalog import ServeSetup, TrainSetup
 from helpers.catalog.errors import WorkbookError
+from helpers.catalog.split import Split
 from helpers.cli import main
 from helpers.lesson.calculators import offload_serving_answer, offload_training_answer
 from tests.cli_errors import require_told
@@ -52,7 +53,7 @@ def test_serving_is_the_calculator_s_own_answer(capsys):
 
 def test_training_is_the_calculator_s_own_answer(capsys):
     places = {"offload_optimizer": "cpu", "offload_parameters": "cpu"}
-    run = {"checkpointing": "full", "zero": 3, "ranks": 8, **places}
+    run = {"checkpointing": "full", "split": Split(8, zero=3), **places}
     answer = offload_training_answer(TrainSetup("llama-2-70b", "megatron-bf16", "adamw-fused", **run), "h100")
     assert main(HOST) == 0
     assert capsys.readouterr().out == f"{answer}\n"
@@ -71,7 +72,7 @@ def test_every_flag_of_serving_arrives(capsys):
 
 def test_every_flag_of_training_arrives(capsys):
     setup = TrainSetup(
-        "gpt2", "bf16", "lion", 3, 512, "full", zero=2, ranks=6, offload_optimizer="nvme", micro_batches=5
+        "gpt2", "bf16", "lion", 3, 512, "full", split=Split(6, zero=2), offload_optimizer="nvme", micro_batches=5
     )
     run = ["--model", "gpt2", "--precision", "bf16", "--optimizer", "lion", "--micro-batch", "3", "--sequence", "512"]
     spread = ["--checkpointing", "full", "--zero", "2", "--ranks", "6", "--offload-optimizer", "nvme"]

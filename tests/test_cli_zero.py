@@ -5,6 +5,7 @@ import json
 import pytest
 
 from helpers.catalog import TrainSetup
+from helpers.catalog.split import Split
 from helpers.cli import main
 from helpers.lesson.calculators import zero_answer
 from helpers.memory import budget
@@ -26,7 +27,12 @@ RUN = [
     "cpu",
 ]
 SETUP = TrainSetup(
-    "llama-2-70b", "megatron-bf16", "adamw-fused", checkpointing="full", zero=3, ranks=16, offload_optimizer="cpu"
+    "llama-2-70b",
+    "megatron-bf16",
+    "adamw-fused",
+    checkpointing="full",
+    split=Split(16, zero=3),
+    offload_optimizer="cpu",
 )
 BAD = [
     (["estimate", "zero"], "no model"),

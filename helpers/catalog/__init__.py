@@ -21,4 +21,5 @@ from .optimizers import OPTIMIZERS, Optimizer, optimizer
 from .recipes import PRECISIONS, Precision
 from .setup import ServeSetup, TrainSetup
 from .shape import ModelShape
+from .split import Split
 from .tiers import TIERS, Tier, tier

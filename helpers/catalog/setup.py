@@ -20,13 +20,13 @@ from .policies import Segment, layout
 from .recipes import PRECISIONS, Precision
 from .shape import ModelShape
 from .shipped import LEFT_OUT, PLAIN, SHIPPED, shipped, told
+from .split import ONE_GPU, Split
 
 ATTENTIONS = ("eager", "sdpa")
 ADAPTED_PRECISIONS = ("autocast-bf16", "autocast-bf16-on-bf16", "bf16", "fp32")  # with a frozen base
 OFFLOADS = ("none", "cpu", "nvme")  # DeepSpeed's names of `offload_optimizer` and `offload_param` devices
 WEIGHT_FORMATS = tuple(name for name, entry in NUMBER_FORMATS.items() if not entry.mixed)
 
-ZERO_STAGES = "a ZeRO stage: 0 (nothing sharded), 1 (optimizer states), 2 (and gradients), 3 (and parameters)"
 FLAGS = {"micro_batches": "--accumulate"}  # fields whose flag has another name
 MAX_COUNT = 2**20
 MAX_TOKENS = 2**24
@@ -76,8 +76,7 @@ class TrainSetup:
     sequence: int = 2048
     checkpointing: str = "none"
     attention: str = "sdpa"
-    zero: int = 0
-    ranks: int = 1
+    split: Split = ONE_GPU
     offload_optimizer: str = "none"
     offload_parameters: str = "none"
     micro_batches: int = 1
@@ -96,8 +95,9 @@ class TrainSetup:
         require_whole("micro_batch", self.micro_batch, most=MAX_COUNT)
         require_whole("micro_batches", self.micro_batches, most=MAX_COUNT, do="pass 1 for a step without accumulation")
         require_whole("sequence", self.sequence, most=MAX_TOKENS)
-        require_whole("ranks", self.ranks, most=MAX_COUNT)
-        require_whole("zero", self.zero, 0, 3, expected=ZERO_STAGES, do="pass zero=3 for what FSDP calls full sharding")
+        if not isinstance(self.split, Split):
+            do = "pass split=Split(data=8, zero=3), or leave it out for one GPU"
+            raise WorkbookError(f"split is {self.split!r}", "a Split of helpers.catalog", do)
         _check_offload(self, "offload_optimizer", 1, "optimizer states are sharded from stage 1 on")
         _check_offload(self, "offload_parameters", 3, "parameters are sharded at stage 3 only")
         _check_positions("sequence", self.sequence, self.model)
@@ -108,6 +108,16 @@ class TrainSetup:
         _check_adapter(self)
         _check_loss(self)
         _check_rows(self)
+
+    @property
+    def zero(self) -> int:
+        """The split's stage of ZeRO."""
+        return self.split.zero
+
+    @property
+    def ranks(self) -> int:
+        """GPUs in all."""
+        return self.split.ranks
 
     @property
     def tokens(self) -> int:
@@ -403,7 +413,7 @@ def _check_loss(setup: TrainSetup) -> None:
     if setup.loss == FULL:
         return
     if setup.zero or setup.ranks > 1:
-        do = "pass zero=0 and ranks=1, or loss='full'"
+        do = "leave the split out, or pass loss='full'"
         raise WorkbookError(f"loss {setup.loss!r} over several ranks", "one rank: nobody compared it there", do)
     if setup.model.lm_head_bias:
         what = f"loss {setup.loss!r} and {setup.model.name}, whose head has a bias"
@@ -429,7 +439,7 @@ def _check_rows(setup: TrainSetup) -> None:
         raise WorkbookError(f"masked is {setup.masked!r}", "True or False", "pass masked=True where batches are padded")
     if setup.masked and (setup.zero or setup.ranks > 1):
         what, expected = "a masked batch over several ranks", "one rank: nobody compared it there"
-        raise WorkbookError(what, expected, "pass zero=0 and ranks=1, or masked=False")
+        raise WorkbookError(what, expected, "leave the split out, or pass masked=False")
 
 
 def _check_positions(name: str, tokens: int, model: ModelShape) -> None:

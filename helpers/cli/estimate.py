@@ -41,6 +41,7 @@ def add(commands: Commands) -> None:
     flags.train_flags(train)
     packing_flags(train)
     flags.adapter_flags(train)
+    flags.split_flags(train, "PyTorch's ways beside --zero; what is answered is one rank's")
     flags.serve_flags(serve)
     engine_flags(serve)
     for add_kind in (
@@ -65,7 +66,11 @@ def add(commands: Commands) -> None:
 def _estimate_train(arguments: argparse.Namespace) -> int:
     told = lay_out(arguments)
     setup = setup_of(TrainSetup, arguments)
-    answer = calculators.training_answer(setup, flags.device_of(arguments), flags.reserve_bytes_of(arguments))
+    if arguments.fit and setup.split.pipeline > 1:
+        do = f"leave --fit out, and ask for each: --rank 0 to {setup.ranks - 1:,}"
+        raise WorkbookError("--fit in a pipeline, whose ranks are not alike", "a run whose ranks hold the same", do)
+    kept = flags.reserve_bytes_of(arguments)
+    answer = calculators.training_answer(setup, flags.device_of(arguments), kept, arguments.rank)
     return flags.with_notes(_print_memory(answer, arguments, setup), () if arguments.json else told)
 
 

@@ -33,6 +33,7 @@ from ..catalog.setup import (
 )
 from ..catalog.shape import ModelShape
 from ..catalog.shipped import SHIPPED, shipped
+from ..catalog.split import STAGES_PER_RANK, Split
 from ..memory.breakdown import format_bytes
 from ..memory.step.refusals import attention_of
 
@@ -190,6 +191,18 @@ def step_flags(
     parser.add_argument("--attention", help=text)
 
 
+def split_flags(parser: argparse.ArgumentParser, what: str) -> None:
+    """How PyTorch shares the run over several GPUs, of which one rank is answered for."""
+    split = parser.add_argument_group("several GPUs", what)
+    text = "FSDP2 over N ranks; with --ranks, what the others leave"
+    split.add_argument("--fsdp", type=whole, metavar="N", help=text)
+    split.add_argument("--tensor-parallel", type=whole, default=1, metavar="N", help="ranks that share each layer")
+    split.add_argument("--pipeline", type=whole, default=1, metavar="N", help="ranks that share the layers")
+    split.add_argument("--schedule", default="1F1B", help=f"the pipeline's: {', '.join(STAGES_PER_RANK)}")
+    split.add_argument("--no-reshard", action="store_true", help="FSDP2 keeps what it gathered until the backward")
+    split.add_argument("--rank", type=whole, default=0, metavar="N", help="which rank")
+
+
 def adapter_flags(parser: argparse._ActionsContainer) -> None:
     """Any of the first two makes it a step that trains adapters alone."""
     kinds = (
@@ -286,13 +299,34 @@ def decimal(text: str) -> float:
 
 def setup_of(kind: type[Setup], arguments: argparse.Namespace) -> Setup:
     """The setup that the flags of `train_flags`, `adapter_flags` or `serve_flags` describe."""
-    names = [field.name for field in fields(kind) if field.name != "adapter" and hasattr(arguments, field.name)]
-    given = {name: getattr(arguments, name) for name in names}
+    given = {name: getattr(arguments, name) for name in names_of(kind) if hasattr(arguments, name)}
     if kind is TrainSetup:
         if any(getattr(arguments, name, None) for name in ("adapter", "lora_rank")) and not arguments.lora_base:
             arguments.lora_base = _base_of(resolve_model(arguments.model))
-        return run_of(**given, adapter=_adapter_of(arguments))  # type: ignore[return-value] # of the kind that is asked
+        given |= {"split": split_of(arguments), "adapter": _adapter_of(arguments)}
+        return run_of(**given)  # type: ignore[return-value] # of the kind that is asked
     return kind(**given)
+
+
+def names_of(kind: type) -> set[str]:
+    """The fields that have a flag of their own name."""
+    return {field.name for field in fields(kind)} - {"adapter", "split"}
+
+
+def split_of(arguments: argparse.Namespace) -> Split:
+    """The split that --zero, --ranks and those of `split_flags` describe; --ranks counts those of all dimensions."""
+    said = vars(arguments)
+    data, fsdp = require_whole("ranks", said.get("ranks", 1)), said.get("fsdp")
+    tensor, pipeline = require_whole("tensor_parallel", said.get("tensor_parallel", 1)), said.get("pipeline", 1)
+    inner = tensor * pipeline
+    if inner > 1 and data > 1 and fsdp is None:
+        if data % inner:
+            expected = f"a multiple of {inner:,}"
+            raise WorkbookError(f"{data:,} ranks", expected, "--ranks counts those of all dimensions")
+        data, fsdp = 1, data // inner
+    how = {"schedule": said.get("schedule", "1F1B"), "reshard": not said.get("no_reshard")}
+    zero = said.get("zero", 0)
+    return Split(data, 0 if inner > 1 and zero == 3 else zero, 1 if fsdp is None else fsdp, tensor, pipeline, **how)
 
 
 def run_of(model: object, adapter: Adapter | None = None, **given: Any) -> TrainSetup:

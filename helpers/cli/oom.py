@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import fields
 
 from ..catalog.errors import WorkbookError
 from ..catalog.gguf import is_gguf
@@ -17,11 +16,15 @@ from .flags import (
     adapter_flags,
     add_command,
     device_of,
+    names_of,
     run_of,
     serve_flags,
+    split_of,
     train_flags,
     with_default,
 )
+
+SPLIT_FLAGS = ("zero", "ranks")
 
 
 def add(commands: Commands) -> None:
@@ -55,11 +58,8 @@ def _explain_oom(arguments: argparse.Namespace) -> int:
 
 def _run_described(arguments: argparse.Namespace) -> TrainSetup | ServeSetup | None:
     """The setup of explain-oom's flags, a serving one if any of its own flags is there; None without --model."""
-    given = {
-        kind: {field.name for field in fields(kind)} & vars(arguments).keys() - {"model"}
-        for kind in (TrainSetup, ServeSetup)
-    }
-    given[TrainSetup] = given[TrainSetup] - {"adapter"} | vars(arguments).keys() & set(ADAPTER_FLAGS.values())
+    given = {kind: names_of(kind) & vars(arguments).keys() - {"model"} for kind in (TrainSetup, ServeSetup)}
+    given[TrainSetup] = given[TrainSetup] | vars(arguments).keys() & {*ADAPTER_FLAGS.values(), *SPLIT_FLAGS}
     flags = {kind: ", ".join(map(flag_of, sorted(names))) for kind, names in given.items()}
     if all(given.values()):
         what, do = " and ".join(flags.values()), "describe the training run or the serving replica that failed"
@@ -70,7 +70,7 @@ def _run_described(arguments: argparse.Namespace) -> TrainSetup | ServeSetup | N
             raise WorkbookError(f"{what} without --model", "a model to compute with", do)
         return None
     kind = ServeSetup if given[ServeSetup] or (is_gguf(arguments.model) and not given[TrainSetup]) else TrainSetup
-    said = {name: getattr(arguments, name) for name in given[kind] - set(ADAPTER_FLAGS.values())}
+    said = {name: getattr(arguments, name) for name in given[kind] - {*ADAPTER_FLAGS.values(), *SPLIT_FLAGS}}
     if kind is ServeSetup:
         return ServeSetup(arguments.model, **said)
-    return run_of(arguments.model, _adapter_of(arguments), **said)
+    return run_of(arguments.model, _adapter_of(arguments), split=split_of(arguments), **said)

@@ -14,7 +14,7 @@ from ..catalog.hardware import reference_of, require_cuda
 from ..catalog.loaders import loader
 from ..catalog.policies import whole_layers
 from ..catalog.setup import ServeSetup, TrainSetup
-from ..catalog.split import STAGES_PER_RANK, Split
+from ..catalog.split import Split
 from ..memory.breakdown import Breakdown, Part, Point
 from . import flags
 from .flags import Commands, add_command, device_of, setup_of, whole
@@ -33,7 +33,7 @@ def add(commands: Commands) -> None:
         parser.add_argument("--snapshot", metavar="FILE", help="write the history for docs.pytorch.org/memory_viz")
     flags.train_flags(train, several=True)
     flags.adapter_flags(train)
-    split_flags(train)
+    flags.split_flags(train, "one rank of them is traced, without any of them")
     text = "release that loads a base in 4 bits (default: the installed one); until 5.3 reserved memory is a range"
     train.add_argument("--transformers", metavar="VERSION", help=text)
     train.add_argument("--steps", type=whole, default=2, help="steps to run; the last is accounted for")
@@ -41,46 +41,25 @@ def add(commands: Commands) -> None:
     serve.add_argument("--phase", choices=("prefill", "decode"), help="one forward of it alone; default: all of it")
 
 
-def split_flags(parser: argparse.ArgumentParser) -> None:
-    """How several GPUs share the run; any of them makes it the trace of one rank."""
-    split = parser.add_argument_group("several GPUs", "one rank of them is traced, without any of them")
-    split.add_argument(
-        "--fsdp", type=whole, metavar="N", help="FSDP2 over N ranks; with --ranks, what the others leave"
-    )
-    split.add_argument("--tensor-parallel", type=whole, default=1, metavar="N", help="ranks that share each layer")
-    split.add_argument("--pipeline", type=whole, default=1, metavar="N", help="ranks that share the layers")
-    split.add_argument("--schedule", default="1F1B", help=f"the pipeline's: {', '.join(STAGES_PER_RANK)}")
-    split.add_argument("--no-reshard", action="store_true", help="FSDP2 keeps what it gathered until the backward")
-    split.add_argument("--rank", type=whole, default=0, metavar="N", help="which rank")
-
-
-def _split_of(arguments: argparse.Namespace) -> Split | None:
-    """The split that the flags describe, and none of one GPU. `--zero 3 --ranks 8` is `--fsdp 8`."""
-    inner, fsdp = arguments.tensor_parallel * arguments.pipeline, arguments.fsdp
+def _split_of(arguments: argparse.Namespace) -> Split:
+    """The split of a trace, which runs PyTorch's code: `--zero 3 --ranks 8` is `--fsdp 8`."""
     for part in ("optimizer", "parameters"):
         if (tier := getattr(arguments, f"offload_{part}")) != "none":
             do = f"leave it out, or predict it: `workbook estimate train` takes --offload-{part}"
             raise WorkbookError(f"--offload-{part} is {tier!r}", "'none': a trace counts the memory of one device", do)
-    if fsdp is None and arguments.ranks > 1 and (inner > 1 or arguments.zero == 3):
-        if arguments.ranks % max(1, inner):
-            expected = f"a multiple of {inner:,}"
-            raise WorkbookError(f"{arguments.ranks:,} ranks", expected, "--ranks counts those of all dimensions")
-        fsdp, arguments.ranks, arguments.zero = arguments.ranks // max(1, inner), 1, 0
-    if fsdp is None and inner == 1 and not arguments.rank:
-        return None
-    size = {"fsdp": fsdp or 1, "tensor_parallel": arguments.tensor_parallel, "pipeline": arguments.pipeline}
-    return Split(**size, schedule=arguments.schedule, reshard=not arguments.no_reshard, rank=arguments.rank)
+    split = flags.split_of(arguments)
+    return replace(split, data=1, zero=0, fsdp=split.data) if split.zero == 3 else split
 
 
 def _trace_train(arguments: argparse.Namespace) -> int:
-    from ..memory import trace
+    from ..memory import budget, trace
 
     if arguments.dtype:
         arguments.precision = arguments.dtype
     split, lengths = _split_of(arguments), ()
     if isinstance(arguments.sequence, tuple):
         lengths, arguments.sequence = arguments.sequence, max(arguments.sequence)
-    setup, where = setup_of(TrainSetup, arguments), device_of(arguments)
+    setup, where = replace(setup_of(TrainSetup, arguments), split=split), device_of(arguments)
     require_cuda(where, "a trace")  # before a large model is built
     loader(arguments.transformers)
     tokens = ", ".join(f"{length:,}" for length in lengths or (setup.sequence,))
@@ -88,47 +67,32 @@ def _trace_train(arguments: argparse.Namespace) -> int:
     title += f", {setup.micro_batches:,} accumulated" if setup.micro_batches > 1 else ""
     title += ", the optimizer in the backward" if setup.in_backward else ""
     title = f"{setup.adapter}, of {title}" if setup.adapter else f"Training {title}"
-    title += f", on rank {split.rank:,} of {split}" if split else ""
-    how = {**how_it_is_built(setup, split), "split": split, "lengths": lengths}
+    title += f", on rank {arguments.rank:,} of {split}" if split.by_parts else ""
+    how = {**how_it_is_built(setup), "rank": arguments.rank, "lengths": lengths}
     found = trace.train(setup, where, steps=arguments.steps, **how)
     try:
-        predicted = _closed_form(setup, split, where or reference_of(setup))
+        predicted = budget.train(setup, where or reference_of(setup), arguments.rank).parts
     except WorkbookError:  # no closed form for its activations: then the trace stands alone
         predicted = None
     ranks = split.ranks if split else setup.ranks
     return _print_trace(title, found, predicted, arguments, arguments.transformers, ranks)
 
 
-def _closed_form(setup: TrainSetup, split: Split | None, where: Device | str) -> Breakdown | None:
-    """The budget's parts at its peak; of several GPUs for each kind of split alone, and FSDP2 by tensor parallelism."""
-    from ..memory import budget
-
-    if split is None:
-        return budget.train(setup, where).parts
-    if split.tensor_parallel > 1 and split.pipeline == split.fsdp == 1:
-        return budget.tensor_parallel(setup, split.tensor_parallel, where).parts
-    if split.pipeline > 1 and split.tensor_parallel == split.fsdp == 1:
-        return budget.pipeline(setup, split.pipeline, split.stage, split.schedule, where).parts
-    if split.pipeline > 1 or not split.reshard or split.rank:
-        return None
-    return budget.fsdp2(setup, split.fsdp, where, reduced=split.reduced, tensor=split.tensor_parallel).parts
-
-
-def _policy(setup: TrainSetup, split: Split | None) -> Callable | None:
+def _policy(setup: TrainSetup) -> Callable | None:
     """What puts the setup's policy into a model; None for those that `memory` knows how to put in.
 
     FSDP2 gathers a layer when it is called, so segments of several layers must call them: modules around them do.
     """
-    if setup.checkpoint_every is not None or (split and whole_layers(setup.segments)):
+    if setup.checkpoint_every is not None or (setup.split.by_parts and whole_layers(setup.segments)):
         return None
     from ..techniques.checkpointing import apply
 
     return apply
 
 
-def how_it_is_built(setup: TrainSetup, split: Split | None = None) -> dict[str, Any]:
+def how_it_is_built(setup: TrainSetup) -> dict[str, Any]:
     """For `trace.train`: what puts the setup's policy in, and what builds its optimizer, where no library does."""
-    built: dict[str, Any] = {"apply": _policy(setup, split)}
+    built: dict[str, Any] = {"apply": _policy(setup)}
     if setup.optimizer_rule.ours:
         from ..techniques.optimizers import make
 

@@ -6,14 +6,15 @@ budget writes down all of them and takes the largest, instead of adding up worst
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..catalog.devices import Device
 from ..catalog.devices import device as resolve_device
-from ..catalog.errors import WorkbookError, require_whole
+from ..catalog.errors import WorkbookError
 from ..catalog.hardware import cuda_of, require_float8_kernels
 from ..catalog.losses import FULL
 from ..catalog.setup import TrainSetup
+from ..catalog.split import ONE_GPU, Split
 from .breakdown import Moment, Moments
 from .serve.serving import ServeBudget as ServeBudget
 from .serve.serving import decode_bytes as decode_bytes
@@ -30,6 +31,8 @@ from .step.ranks.sharded import ShardedStep
 from .step.refusals import require_closed_form
 from .step.step import TapedStep
 from .step.step import bytes_saved_by as bytes_saved_by
+
+Step = TapedStep | PipelineRank
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class TrainBudget(Moments):
     kept_bytes: int
     library_bytes: int = 0
     paged_bytes: int = 0
+    rank: int = 0
 
     @property
     def peak_bytes(self) -> int:
@@ -67,100 +71,85 @@ class TrainBudget(Moments):
         return step_flops(self.setup)
 
 
-def train(setup: TrainSetup, device: str | Device | None = None) -> TrainBudget:
-    """Predict one training step, in bytes per rank: forward, backward, `optimizer.step()`, gradients then freed.
+def train(setup: TrainSetup, device: str | Device | None = None, rank: int = 0) -> TrainBudget:
+    """Predict one training step, in bytes of one rank: forward, backward, `optimizer.step()`, gradients then freed.
 
     Of several micro-batches the moments are those of any but the first: all gradients are alive, and at `lm_head` and
     `embedding` a new one beside the sum that it is about to be added to.
     Optimizer states exist already (any step but the first), dropout is off, only the loss outlives the forward. None is
     for the tensors alone. `device`, by name or as a Device, adds the cuBLAS workspaces that PyTorch counts as allocated
     on it, 16.25 MiB on an A100 and 64 MiB on an H100; a card without CUDA adds nothing here
-    (`catalog.hardware.without_cuda` says so in a sentence). ZeRO divides what the stage shards by the ranks, rounded
-    up, and adds what is whole for a while (`sharded`): two layers and the root at stage 3, buckets from stage 1 on; the
-    flat in which DDP sends its last bucket is left out. What is offloaded is not in these bytes of the GPU: `zero.held`
-    has it, by the memory that it went to. Raises WorkbookError for a model, or a checkpointing policy, whose
-    activations have no closed form here. `trace.train(setup, device)` is the same step, run; without a device that one
-    is for an A100, and this one for a CPU.
+    (`catalog.hardware.without_cuda` says so in a sentence). `trace.train` is the same step, run; without a device that
+    one is for an A100, and this one for a CPU. Raises WorkbookError for a model, or a checkpointing policy, whose
+    activations have no closed form here, and for what no rank is predicted for.
 
     Llama-2-7B, micro-batch 1, sequence 2048, SDPA, fused AdamW: BF16 50.2 GiB, autocast 102 GiB, and 127 GiB with
     eight accumulated micro-batches.
+
+    How `setup.split` shares it, `rank` being any of them but in a pipeline:
+
+    - `data` and `zero`: what the stage shards is divided by the ranks, rounded up, and what is whole for a while added
+      (`step.ranks.sharded`): two layers and the root at stage 3, buckets from stage 1 on; the flat in which DDP sends
+      its last bucket is left out. What is offloaded is not in these bytes of the GPU: `zero.held` has it, by the memory
+      that it went to.
+    - `fsdp`, alone or by `tensor`: PyTorch's FSDP2, each decoder layer and then the rest sharded. "autocast-bf16" is
+      its mixed precision: FP32 shards, BF16 gathered, gradients reduced as the split says; "bf16" and "fp32" are those
+      throughout. Gathered weights leave after a forward; layers that the outermost checkpoint runs again are whole
+      together. Llama-3-8B, one sequence of 4,096 with full checkpointing, fused AdamW, fsdp=8 on H100: 20.6 GiB, at the
+      backward of the loss; with tensor=8 it is 8.8 GiB, whole logits most of them.
+    - `tensor`: each layer shared by the plan in Transformers' config, as DTensor carries it out: hidden states and
+      gathered logits whole on each. Before Transformers 5.21 an embedding that is not the head's too is as well, which
+      is not followed here. Llama-2-7B in BF16, one sequence of 1,024, fused AdamW, tensor=4 on H100: 12.9 GiB.
+    - `pipeline`: stages by "GPipe", "1F1B" or "Interleaved1F1B", through which `setup.micro_batches` pass. Its moments
+      are a backward's beside what waits for other micro-batches, and `saved_bytes` are one micro-batch's. Interleaved,
+      a rank has two stages, `rank` and `pipeline + rank`. Llama-3-8B in BF16, 1,024 tokens, full checkpointing, fused
+      AdamW, 8 micro-batches, the last of four stages: 18.8 GiB without the libraries.
     """
-    card = _card(device)
+    split, card = setup.split, None if device is None else resolve_device(device)
+    split.stage_of(rank)  # which there must be
+    if split.by_parts:
+        return _answered(setup, _of_a_part(setup, split, rank, card), rank)
     require_closed_form(setup)
     if card and cuda_of(card):
         require_float8_kernels(setup, card)
     require_one_rank(setup)
     kind = ShardedStep if setup.zero else StepInBackward if setup.in_backward else TapedStep
-    return _answered(setup, kind(setup, card))
+    return _answered(setup, kind(setup, card), rank)
 
 
-def fsdp2(
-    setup: TrainSetup, ranks: int, device: str | Device | None = None, *, reduced: str = "fp32", tensor: int = 1
-) -> TrainBudget:
-    """Predict one rank of a step under PyTorch's FSDP2, each decoder layer and then the rest sharded over `ranks`.
-
-    "autocast-bf16" is FSDP2's mixed precision here: FP32 shards, BF16 gathered, gradients reduced in FP32 as torchtitan
-    does, or with `reduced="bf16"` as accelerate does; "bf16" and "fp32" are those throughout. Gathered weights leave
-    after a forward (`reshard_after_forward`). Layers that the outermost checkpoint runs again are whole together.
-    With `tensor` the ranks are those of one dimension of a mesh, and shard what `tensor` ranks of the other have
-    divided as `tensor_parallel` says: ranks × tensor GPUs in all.
-
-    Raises WorkbookError for other precisions, for offload of all that is kept, where SDPA has no fused kernel, and
-    with `tensor` where `tensor_parallel` would. Llama-3-8B, one sequence of 4,096 with full checkpointing, fused AdamW,
-    on 8 ranks of H100: 20.6 GiB, at the backward of the loss; with tensor=8 it is 8.8 GiB, whole logits most of them.
-    """
-    require_whole("tensor", tensor, 1, tensor_parts.MAX_RANKS, do="pass tensor=1 for FSDP2 alone")
-    mine, card = tensor_parts.of_rank(setup, tensor) if tensor > 1 else setup, _card(device)
-    require_kernels(mine, card)
-    _require_plain("FSDP2", setup)
-    return _answered(setup, FullyShardedStep(mine, ranks, card, reduced, tensor))
-
-
-def tensor_parallel(setup: TrainSetup, ranks: int, device: str | Device | None = None) -> TrainBudget:
-    """Predict one of `ranks` that share each layer by the plan in Transformers' config, as DTensor carries it out.
-
-    All ranks are equal. Hidden states and gathered logits are whole on each; before Transformers 5.21 an embedding
-    that is not the head's too is as well, which is not followed here. Raises WorkbookError where the trace would
-    refuse, and for other precisions than fp32, bf16 and autocast-bf16. Llama-2-7B in BF16, one sequence of 1,024, fused
-    AdamW, four ranks of H100: 12.9 GiB.
-    """
-    mine, card = tensor_parts.of_rank(setup, ranks), _card(device)
-    require_kernels(mine, card)
-    _require_plain("tensor parallelism", setup)
-    return _answered(setup, tensor_parts.TensorParallelStep(mine, ranks, card))
-
-
-def pipeline(
-    setup: TrainSetup, ranks: int, stage: int = 0, schedule: str = "1F1B", device: str | Device | None = None
-) -> TrainBudget:
-    """Predict rank `stage` of a pipeline of `ranks`, by "GPipe", "1F1B" or "Interleaved1F1B", as PyTorch runs it.
-
-    `setup.micro_batches` of them pass. Its moments are a backward's beside what waits for other micro-batches, and
-    `saved_bytes` are one micro-batch's. Interleaved, the rank has two stages, `stage` and `ranks + stage`. Raises
-    WorkbookError for zero bubble, for policies but none, full and every:K, and for autocast with two stages.
-    Llama-3-8B in BF16, 1,024 tokens with full checkpointing, fused AdamW, 8 micro-batches, the last of four stages:
-    18.8 GiB without the libraries.
-    """
-    card = _card(device)
-    require_kernels(setup, card)
-    _require_plain("a pipeline", setup)
-    return _answered(setup, PipelineRank(setup, ranks, stage, schedule, card))
-
-
-def _card(device: str | Device | None) -> Device | None:
-    return None if device is None else resolve_device(device)
-
-
-def _require_plain(what: str, setup: TrainSetup) -> None:
-    """WorkbookError for what no split is predicted for."""
+def _of_a_part(setup: TrainSetup, split: Split, rank: int, card: Device | None) -> Step:
+    """A rank's step under FSDP2, tensor parallelism or a pipeline. WorkbookError for what no split is predicted for."""
+    _require_plain(setup, split)
+    alone = replace(setup, split=ONE_GPU)
+    mine = tensor_parts.of_rank(alone, split.tensor) if split.tensor > 1 else alone
     require_closed_form(setup)
-    if setup.adapter or setup.in_backward or setup.zero or setup.ranks > 1 or setup.loss != FULL:
-        do = "leave adapter, in_backward, loss, zero and ranks as they are: the ranks are this function's"
-        raise WorkbookError(f"a setup that {what} is not predicted for", "a plain step of one rank's micro-batch", do)
+    require_kernels(mine, card)
+    if split.pipeline > 1:
+        return PipelineRank(alone, split.pipeline, rank, split.schedule, card)
+    if split.fsdp > 1:
+        return FullyShardedStep(mine, split.fsdp, card, split.reduced, split.tensor)
+    return tensor_parts.TensorParallelStep(mine, split.tensor, card)
 
 
-def _answered(setup: TrainSetup, step: TapedStep | PipelineRank) -> TrainBudget:
-    return TrainBudget(setup, step.moments(), step.saved_bytes(), step.stored_bytes, step.cublas, step.paged_bytes)
+def _require_plain(setup: TrainSetup, split: Split) -> None:
+    """Refuse mixtures of splits, and beside one what nobody has compared there."""
+    beside = {
+        "adapters": setup.adapter is not None,
+        "an optimizer in the backward": setup.in_backward,
+        f"loss {setup.loss!r}": setup.loss != FULL,
+        f"{split.data:,} replicas": split.data > 1,
+        "a pipeline": split.pipeline > 1 and split.ranks > split.pipeline,
+        "weights that stay gathered": not split.reshard and split.fsdp > 1,
+    }
+    for what in (what for what, there in beside.items() if there):
+        expected = "FSDP2, tensor parallelism, both of them or a pipeline, of a plain step"
+        do = f"trace it: `workbook trace train`, helpers.memory.trace.train(setup), or leave {what} out"
+        raise WorkbookError(f"{what} in a run on {split}, for which there is no closed form", expected, do)
+
+
+def _answered(setup: TrainSetup, step: Step, rank: int) -> TrainBudget:
+    kept = step.saved_bytes(), step.stored_bytes
+    return TrainBudget(setup, step.moments(), *kept, step.cublas, step.paged_bytes, rank)
 
 
 def require_one_rank(setup: TrainSetup) -> None:

@@ -311,7 +311,7 @@ def links_s(setup, cluster, micro_batches, right=links_s):
 @mutant("best-plan", feedback="1.293 s are possible")
 def best_plan(setup, cluster, micro_batches):
     """Calls helpers' stage 3 over everybody."""
-    plan = replace(setup, zero=3, ranks=cluster.ranks)
+    plan = replace(setup, split=Split(cluster.ranks, zero=3))
     return plan if peak_bytes(plan) <= cluster.card.capacity_bytes else None
 
 
@@ -324,7 +324,7 @@ def best_plan(setup, cluster, micro_batches, right=best_plan):
 @mutant("best-plan", feedback="bytes, a card has")
 def best_plan(setup, cluster, micro_batches):
     """Whether it fits or not."""
-    plans = [replace(setup, zero=stage, ranks=group) for stage in (2, 3) for group in cluster.groups]
+    plans = [replace(setup, split=Split(group, zero=stage)) for stage in (2, 3) for group in cluster.groups]
     return min(plans, key=lambda plan: max(links_s(plan, cluster, micro_batches).values()))
 
 

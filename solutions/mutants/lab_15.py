@@ -363,10 +363,11 @@ def deepspeed_json(plan):
 def deepspeed_json(plan):
     """Calls the writer of the chapter on ZeRO."""
     from helpers.catalog.setup import TrainSetup
+    from helpers.catalog.split import Split
     from helpers.techniques.zero.configs import deepspeed_config
 
-    sizes = {"ranks": max(2, plan["cards"]), "micro_batch": plan["micro_batch"]}
-    setup = TrainSetup("llama-3.1-8b", "bf16", zero=3, **sizes)
+    split = Split(max(2, plan["cards"]), zero=3)
+    setup = TrainSetup("llama-3.1-8b", "bf16", micro_batch=plan["micro_batch"], split=split)
     found = deepspeed_config(setup, accumulation=plan["accumulation"])
     found["zero_optimization"]["stage"] = 3 if plan["method"] == "full" and plan["cards"] > 1 else 0
     return json.dumps(found | {"train_batch_size": 64})

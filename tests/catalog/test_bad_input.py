@@ -9,6 +9,7 @@ import pytest
 
 from helpers.catalog import ServeSetup, TrainSetup, WorkbookError, device, model, number_format
 from helpers.catalog.errors import require_name, require_package
+from helpers.catalog.split import Split
 
 LLAMA = dict(model("llama-2-7b").config)
 TINY = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -100,10 +101,6 @@ TRAIN = [
     ({"checkpointing": "every:²"}, "every:²"),
     ({"checkpointing": "every:" + "9" * 5000}, "from 1 to 32"),
     ({"checkpointing": True}, "unknown checkpointing policy 'true'"),
-    ({"zero": 4}, "zero is 4"),
-    ({"zero": -1}, "zero is -1"),
-    ({"zero": "3"}, "zero is '3'"),
-    ({"zero": True}, "zero is True"),
     ({"micro_batch": 0}, "micro_batch is 0"),
     ({"micro_batch": -1}, "micro_batch is -1"),
     ({"micro_batch": 1.0}, "micro_batch is 1.0"),
@@ -112,8 +109,7 @@ TRAIN = [
     ({"sequence": 0}, "sequence is 0"),
     ({"sequence": 2**24 + 1}, "from 1 to 16,777,216"),
     ({"sequence": "2048"}, "sequence is '2048'"),
-    ({"ranks": 0}, "ranks is 0"),
-    ({"ranks": 2**20 + 1}, "from 1 to 1,048,576"),
+    ({"split": 8}, "split is 8"),
     ({"model": "gpt2", "sequence": 1025}, "position for 1,024 tokens"),
     ({"model": "opt-13b", "sequence": 2049}, "position for 2,048 tokens"),
     ({"model": "gtp2"}, "did you mean 'gpt2'?"),
@@ -156,6 +152,23 @@ def test_names_and_values(call, argument, phrase):
 @pytest.mark.parametrize(("config", "phrase"), CONFIGS, ids=[phrase for _, phrase in CONFIGS])
 def test_configs(config, phrase):
     assert phrase in shown(model, config)
+
+
+SPLITS = [
+    ({"zero": 4}, "zero is 4"),
+    ({"zero": -1}, "zero is -1"),
+    ({"zero": "3"}, "zero is '3'"),
+    ({"zero": True}, "zero is True"),
+    ({"data": 0}, "data is 0"),
+    ({"fsdp": 2**20 + 1}, "from 1 to 1,048,576"),
+    ({"schedule": "2F2B"}, "1F1B"),
+    ({"fsdp": 8, "zero": 3}, "one of them"),
+]
+
+
+@pytest.mark.parametrize(("change", "phrase"), SPLITS, ids=[phrase for _, phrase in SPLITS])
+def test_splits(change, phrase):
+    assert phrase in shown(Split, **change)
 
 
 @pytest.mark.parametrize(("change", "phrase"), TRAIN, ids=[phrase for _, phrase in TRAIN])

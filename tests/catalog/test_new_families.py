@@ -3,6 +3,7 @@
 import pytest
 
 from helpers.catalog import MODELS, TrainSetup, WorkbookError, model
+from helpers.catalog.split import Split
 from helpers.memory import budget
 from helpers.memory.step.ranks import tensor_parts
 
@@ -152,6 +153,6 @@ WITHOUT_PLAN = [name for name in MODELS if model(name).family not in tensor_part
 @pytest.mark.parametrize("name", WITHOUT_PLAN)
 def test_a_model_that_is_not_columns_and_rows_is_given_no_peak_under_tensor_parallelism(name):
     with pytest.raises(WorkbookError) as refused:
-        budget.tensor_parallel(TrainSetup(name, "bf16", sequence=512), 8)
+        budget.train(TrainSetup(name, "bf16", sequence=512, split=Split(tensor=8)))
     assert name in refused.value.what
     assert f"--model {name} --tensor-parallel 8" in refused.value.do

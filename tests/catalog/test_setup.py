@@ -6,6 +6,7 @@ import pytest
 
 from helpers.catalog import OPTIMIZERS, PRECISIONS, ServeSetup, TrainSetup, WorkbookError, model, optimizer
 from helpers.catalog.optimizers import EMBEDDING, HEAD
+from helpers.catalog.split import Split
 from helpers.memory import budget
 
 ADAM_BYTES = {
@@ -89,7 +90,7 @@ def test_names_that_are_no_optimizer(name, phrase):
 def test_what_updates_whole_matrices_is_not_sharded(name):
     assert TrainSetup("llama-2-7b", optimizer=name).optimizer_rule.whole_matrices
     with pytest.raises(WorkbookError, match="shard is none"):
-        TrainSetup("llama-2-7b", optimizer=name, zero=1, ranks=2)
+        TrainSetup("llama-2-7b", optimizer=name, split=Split(2, zero=1))
 
 
 TORCH = {
@@ -174,7 +175,7 @@ def test_checkpointing_is_parsed(text, every):
 
 def test_edges_that_are_allowed():
     TrainSetup("gpt2", sequence=1024)
-    TrainSetup("llama-2-7b", sequence=2**20, zero=3, ranks=1)  # rotary positions do not end
+    TrainSetup("llama-2-7b", sequence=2**20, split=Split(1, zero=3))  # rotary positions do not end
     ServeSetup("opt-13b", context=2048, weights="NF4", kv="fp8-e4m3")
 
 

@@ -283,7 +283,7 @@ def best_plan_last_of_equals(setup, cluster, micro_batches):
     best, fastest = None, float("inf")
     for group in cluster.groups:
         for stage, offload in ((3, "cpu"), (2, "cpu"), (3, "none"), (2, "none")):
-            plan = replace(setup, zero=stage, ranks=group, offload_optimizer=offload)
+            plan = replace(setup, split=Split(group, zero=stage), offload_optimizer=offload)
             busiest = max(links_s(plan, cluster, micro_batches).values())
             if busiest <= fastest and peak_bytes(plan) <= cluster.card.capacity_bytes:
                 best, fastest = plan, busiest
@@ -312,7 +312,7 @@ def best_plan_sorted(setup, cluster, micro_batches):
 
     fitting = []
     for stage, group, offload in itertools.product((3, 2), reversed(cluster.groups), ("cpu", "none")):
-        plan = replace(setup, zero=stage, ranks=group, offload_optimizer=offload)
+        plan = replace(setup, split=Split(group, zero=stage), offload_optimizer=offload)
         if peak_bytes(plan) <= cluster.card.capacity_bytes:
             fitting.append((max(links_s(plan, cluster, micro_batches).values()), len(fitting), plan))
     print(len(fitting), "plans fit")

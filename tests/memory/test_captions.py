@@ -25,7 +25,8 @@ CAPTIONS = {
 }
 NUMBERS = """
 import json, sys
-from helpers.catalog import ServeSetup, TrainSetup
+from dataclasses import replace
+from helpers.catalog import ServeSetup, Split, TrainSetup
 from helpers.memory.allocator import MIB, alloc, empty_cache, free, replay
 from helpers.memory import budget
 from helpers.memory.fit import changes, ladder
@@ -37,13 +38,14 @@ setups = [
     for case in [
         {}, {"attention": "eager"}, {"precision": "autocast-bf16"}, {"precision": "fp32", "attention": "eager"},
         {"checkpointing": "full"}, {"checkpointing": "selective"}, {"checkpointing": "every:4"},
-        {"checkpointing": "module:attention"}, {"zero": 1, "ranks": 8}, {"zero": 2, "ranks": 8}, {"micro_batches": 8},
-        {"zero": 3, "ranks": 8},
-        {"precision": "autocast-bf16", "attention": "eager", "zero": 3, "ranks": 4},
+        {"checkpointing": "module:attention"}, {"split": Split(8, 1)}, {"split": Split(8, 2)}, {"micro_batches": 8},
+        {"split": Split(8, 3)},
+        {"precision": "autocast-bf16", "attention": "eager", "split": Split(4, 3)},
         {"model": "gemma-2-9b", "attention": "eager"}, {"model": "gpt2", "sequence": 512, "precision": "autocast-bf16"},
         {"model": "qwen3-0.6b", "attention": "eager", "checkpointing": "nested:4"},
     ]
 ]
+shared = replace(setups[0], split=Split(fsdp=8))
 fits = [*changes(TrainSetup("llama-3.2-1b", micro_batch=8), 20 * 2**30), *ladder(TrainSetup("llama-2-7b"), 40 * 2**30)]
 fits += changes(ServeSetup("llama-3-8b", users=64, context=8192), 24 * 2**30)
 requests = [alloc("a", 40 * MIB), free("a"), alloc("b", 3 * MIB), empty_cache(), alloc("c", 60 * MIB)]
@@ -51,9 +53,9 @@ ran = replay(requests, None, 64 * MIB)
 explained = [explain(text) for text in json.load(sys.stdin)]
 print(json.dumps({
     "moments": [[(str(m.at), m.layer, dict(m.parts)) for m in budget.train(s).moments] for s in setups],
-    "sharded": [(str(m.at), m.layer, dict(m.parts)) for m in budget.fsdp2(setups[0], 8).moments],
+    "sharded": [(str(m.at), m.layer, dict(m.parts)) for m in budget.train(shared).moments],
     "saved": [(budget.train(s).saved_bytes, budget.train(s).flops.recomputed) for s in setups],
-    "fits": [(fit.peak_bytes, dict(fit.fields), fit.device) for fit in fits],
+    "fits": [(fit.peak_bytes, fit.figures["fields"], fit.device) for fit in fits],
     "replay": (ran.reserved, ran.allocated, [outcome.kind.name for outcome in ran.outcomes], ran.oom.reason.name),
     "explained": [(e.reason.name, e.place.name, e.room_bytes, len(e.changes), len(e.why.notes)) for e in explained],
 }, default=repr))

@@ -15,7 +15,8 @@ from ...catalog.models import MODELS
 from ...catalog.models import model as resolve_model
 from ...catalog.setup import ServeSetup, TrainSetup, flag_of
 from ...catalog.shape import ModelShape
-from ...memory.fit.ladders import recipe_flags
+from ...catalog.split import Split
+from ...memory.fit.ladders import recipe_flags, split_flags
 
 Option = tuple[object, ...]  # a flag and its value, or a flag alone
 
@@ -48,6 +49,8 @@ def setup_options(setup: TrainSetup | ServeSetup, *leave_out: str) -> Iterator[O
         value, default = getattr(setup, field.name), None if field.name == "optimizer" else field.default
         if isinstance(value, Adapter):
             yield from adapter_options(value)
+        elif isinstance(value, Split):
+            yield from split_flags(value)
         elif field.name != "model" and field.name not in leave_out and value != default:
             words = () if value is True else (",".join(value) if isinstance(value, tuple) else value,)
             yield flag_of(field.name), *words

@@ -51,7 +51,8 @@ class TrainingAnswer(MemoryAnswer):
 
     @property
     def command(self) -> str | None:
-        return command("train", chain(setup_options(self.predicted.setup), self.device_options()))
+        rank = (("--rank", self.predicted.rank),) if self.predicted.rank else ()
+        return command("train", chain(setup_options(self.predicted.setup), rank, self.device_options()))
 
     def lines(self) -> Iterator[str]:
         return _lines(self.predicted)
@@ -64,7 +65,7 @@ class TrainingAnswer(MemoryAnswer):
             return
         yield from self.decides(room, need)
         yield from () if self.traced else first_over(self.predicted.moments, room)
-        if not self.holds(need):
+        if not self.holds(need) and self.predicted.setup.split.pipeline == 1:  # whose ranks are not alike
             change = next(changes_that_fit(self.predicted.setup, room), None)
             yield f"The cheapest change that fits: {change}." if change else NO_CHANGE
         yield from self._accumulated()
@@ -92,7 +93,7 @@ class TrainingAnswer(MemoryAnswer):
     def _accumulated(self) -> Iterator[str]:
         """What accumulation costs: the gradients of all parameters are alive while the others are computed."""
         setup, need = self.predicted.setup, self.predicted.peak_bytes
-        if setup.micro_batches == 1:
+        if setup.micro_batches == 1 or setup.split.pipeline > 1:
             return
         alone = budget.train(replace(setup, micro_batches=1), self.gpu or reference_of(setup))
         more = format_bytes(need - alone.peak_bytes)
@@ -101,14 +102,14 @@ class TrainingAnswer(MemoryAnswer):
 
 
 def training_answer(
-    setup: TrainSetup, gpu: str | Device | None = None, reserve_bytes: int | None = None
+    setup: TrainSetup, gpu: str | Device | None = None, reserve_bytes: int | None = None, rank: int = 0
 ) -> TrainingAnswer:
-    """What `setup` needs on `gpu`: the peak by part, the formula filled in, and whether it fits beside the reserve.
+    """What a rank of `setup` needs on `gpu`: the peak by part, the formula filled in, whether it fits by the reserve.
 
     Raises WorkbookError for a model whose activations have no closed form.
     """
     card = device(gpu) if gpu else None
-    predicted = budget.train(setup, card or reference_of(setup))
+    predicted = budget.train(setup, card or reference_of(setup), rank)
     return TrainingAnswer(predicted.parts, card, predicted, reserve_bytes=reserve_bytes)
 
 
@@ -132,16 +133,20 @@ def _lines(predicted: budget.TrainBudget) -> Iterator[str]:
 def _explained(predicted: budget.TrainBudget) -> dict[str, str]:
     setup = predicted.setup
     n, recipe = setup.model.parameters, setup.precision_recipe
-    shard = {
-        part: f" / {setup.ranks} ranks" if setup.zero >= stage and setup.ranks > 1 else ""
-        for part, stage in (("optimizer", 1), ("gradients", 2), ("parameters", 3))
-    }
+    shard = {part: _share(setup, stage) for part, stage in (("optimizer", 1), ("gradients", 2), ("parameters", 3))}
     return {
         "parameters": f"{n:,} × {recipe.weight_bytes} B{shard['parameters']}",
         "gradients": _gradients(setup) + shard["gradients"],
         "optimizer": f"({_states(setup)}){shard['optimizer']}" if shard["optimizer"] else _states(setup),
         "activations": _per_layer(predicted),
     }
+
+
+def _share(setup: TrainSetup, stage: int) -> str:
+    """What a rank has of a part that ZeRO shards from `stage` on."""
+    if setup.split.by_parts:
+        return f", and of these its part on {setup.split}"
+    return f" / {setup.ranks} ranks" if setup.zero >= stage and setup.ranks > 1 else ""
 
 
 def adapters_explained(predicted: budget.TrainBudget) -> dict[str, str]:
@@ -209,6 +214,9 @@ def _per_layer(predicted: budget.TrainBudget) -> str:
     sizes = {budget.bytes_saved_by(setup, layer) for layer in set(setup.model.layers)}
     saved = " to ".join(format_bytes(size) for size in dict.fromkeys((min(sizes), max(sizes))))
     layers, every = len(setup.model.layers), setup.checkpoint_every
+    if setup.split.by_parts:
+        policy = "" if every == 0 else f", checkpointed: {setup.checkpointing}"
+        return f"{format_bytes(predicted.kept_bytes)} kept by the rank's layers{policy}"
     if every is None:
         kept = format_bytes(predicted.kept_bytes)
         return f"{layers} layers under {setup.checkpointing} keep {kept}; {saved} saved by one"

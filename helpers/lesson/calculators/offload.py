@@ -9,6 +9,7 @@ from ...catalog.errors import require_name
 from ...catalog.models import MODELS
 from ...catalog.models import model as resolve_model
 from ...catalog.setup import KV_FORMATS, OFFLOADS, ServeSetup, TrainSetup
+from ...catalog.split import Split
 from ...catalog.tiers import TIERS
 from ...memory.step.refusals import attention_of
 from .calculator import ANY_CONFIG, CONFIG, Calculator, Values
@@ -95,12 +96,12 @@ def _serving(name: str, gpu: str, reserve: int, chosen: Values) -> OffloadServin
 
 def _training(name: str, gpu: str, reserve: int, chosen: Values) -> OffloadTrainingAnswer:
     shape = resolve_model(name)
-    same = ("precision", "optimizer", "ranks", "micro_batch", "micro_batches", "checkpointing", *ON_DISK)
+    same = ("precision", "optimizer", "micro_batch", "micro_batches", "checkpointing", *ON_DISK)
     setup = TrainSetup(
         shape,
         sequence=within_positions(shape, chosen["sequence"]),
         attention=attention_of(shape),
-        zero=chosen["stage"],
+        split=Split(chosen["ranks"], chosen["stage"]),
         **{field: chosen[field] for field in same},
     )
     disk = chosen["disk"] if any(chosen[part] == "nvme" for part in ON_DISK) else None

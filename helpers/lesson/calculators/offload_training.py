@@ -176,7 +176,8 @@ def offload_training_answer(
     `disk` is needed where something is on "nvme". `efficiency` is the share of the card's FLOP rate that is reached.
     WorkbookError where nothing is offloaded, for a model without a closed form, and for a card without a link.
 
-    >>> setup = TrainSetup("llama-2-70b", "megatron-bf16", "adamw-fused", checkpointing="full", zero=3, ranks=8,
+    >>> from helpers.catalog.split import Split
+    >>> setup = TrainSetup("llama-2-70b", "megatron-bf16", "adamw-fused", checkpointing="full", split=Split(8, zero=3),
     ...     offload_optimizer="cpu", offload_parameters="cpu")
     >>> answer = offload_training_answer(setup, "h100")
     >>> answer.longest.name, round(answer.floor_s, 2), round(answer.compute_s, 2), answer.micro_batch_that_hides

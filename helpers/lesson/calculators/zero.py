@@ -12,6 +12,7 @@ from ...catalog.errors import WorkbookError
 from ...catalog.hardware import REFERENCE, without_cuda
 from ...catalog.recipes import PRECISIONS
 from ...catalog.setup import OFFLOADS, TrainSetup
+from ...catalog.split import Split
 from ...memory import budget
 from ...memory.breakdown import Breakdown, format_bytes
 from ...memory.fit import reserve_growth
@@ -155,7 +156,7 @@ def zero_answer(
     `link` between ranks is one of the GPU's by name, or bytes per second in one direction; None is the GPU's fastest.
     WorkbookError for a model without a closed form, a link that the GPU has not, a rate that is none.
 
-    >>> setup = TrainSetup("llama-2-7b", "bf16", "adamw-fused", checkpointing="full", zero=3, ranks=8)
+    >>> setup = TrainSetup("llama-2-7b", "bf16", "adamw-fused", checkpointing="full", split=Split(8, zero=3))
     >>> answer = zero_answer(setup, "a100-80gb")
     >>> round(answer.parts.total / 2**30, 1), round(answer.link_s, 2), round(answer.compute_s, 2)
     (8.6, 0.12, 0.36)
@@ -170,7 +171,9 @@ def at_stage(setup: TrainSetup, stage: int) -> TrainSetup:
     """The same run at another stage, without the offloads that this one has not."""
     optimizer = setup.offload_optimizer if stage else "none"
     parameters = setup.offload_parameters if stage == 3 else "none"
-    return replace(setup, zero=stage, offload_optimizer=optimizer, offload_parameters=parameters)
+    return replace(
+        setup, split=replace(setup.split, zero=stage), offload_optimizer=optimizer, offload_parameters=parameters
+    )
 
 
 def _row(setup: TrainSetup, where: Device | None) -> StageRow:
@@ -302,9 +305,12 @@ def fewest_ranks(
     `by_ranks`: less what more ranks than the setup's keep of the card for their buffers.
     """
 
+    setup_at_3 = at_stage(setup, 3)
+
     def held_by(ranks: int) -> bool:
         buffers = reserve_growth(device(gpu), setup.ranks, ranks) if by_ranks else 0
-        return budget.train(replace(at_stage(setup, 3), ranks=ranks), gpu).peak_bytes + buffers <= capacity_bytes
+        needs = budget.train(replace(setup_at_3, split=Split(ranks, zero=3)), gpu).peak_bytes
+        return needs + buffers <= capacity_bytes
 
     doublings = (max(MOST_RANKS, setup.ranks) // setup.ranks).bit_length()
     counts = [setup.ranks * 2**power for power in range(doublings)]
@@ -347,6 +353,8 @@ def zero(**start: object) -> Calculator:
     return Calculator(_compute, controls, start, invites)
 
 
-def _compute(model: str, gpu: str, stage: int, link: str, sequence: int, reserve: int, **choices: Any) -> ZeroAnswer:
-    setup = train_setup(model, sequence, zero=stage, **choices)
+def _compute(
+    model: str, gpu: str, stage: int, ranks: int, link: str, sequence: int, reserve: int, **choices: Any
+) -> ZeroAnswer:
+    setup = train_setup(model, sequence, split=Split(ranks, stage), **choices)
     return zero_answer(setup, gpu, LINKS[link], reserve_bytes(reserve))

@@ -13,6 +13,7 @@ from ...catalog.errors import WorkbookError
 from ...catalog.hardware import reference_of
 from ...catalog.losses import FULL, LIGER
 from ...catalog.setup import TrainSetup, flag_of
+from ...catalog.split import Split
 from .. import budget
 from .reserves import reserve_growth
 
@@ -38,11 +39,7 @@ class Fit:
         '--optimizer adamw-8bit'
         """
         gpu = [f"--gpu {self.device}"] if self.device else []
-        set_to = (
-            _adapter_flags(value) if isinstance(value, Adapter) else f"{flag_of(name)} {value}"
-            for name, value in self.fields.items()
-        )
-        return " ".join([*set_to, *gpu])
+        return " ".join([*(_flags_of(name, value) for name, value in self.fields.items()), *gpu])
 
     @property
     def figures(self) -> dict[str, object]:
@@ -51,9 +48,41 @@ class Fit:
             "change": self.change,
             "peak_bytes": self.peak_bytes,
             "costs": self.costs,
-            "fields": {n: str(value) if isinstance(value, Adapter) else value for n, value in self.fields.items()},
+            "fields": _plain(self.fields),
             "device": self.device or None,
         }
+
+
+def _flags_of(name: str, value: object) -> str:
+    if isinstance(value, Adapter):
+        return _adapter_flags(value)
+    if isinstance(value, Split):
+        unsharded = () if value.zero else (("--zero", 0),)
+        return " ".join(str(word) for option in (*unsharded, *split_flags(value)) for word in option)
+    return f"{flag_of(name)} {value}"
+
+
+def _plain(fields: Fields) -> dict[str, object]:
+    """A split is what its flags say."""
+    rest = {n: str(value) if isinstance(value, Adapter) else value for n, value in fields.items() if n != "split"}
+    split = fields.get("split")
+    return {"zero": split.zero, "ranks": split.ranks, **rest} if split else rest
+
+
+def split_flags(split: Split) -> Iterator[tuple[object, ...]]:
+    """The flags of what is not as `Split` has it by default; no flag says what gradients are reduced in.
+
+    >>> list(split_flags(Split(8, zero=3))), list(split_flags(Split(fsdp=8, tensor=2)))
+    ([('--zero', 3), ('--ranks', 8)], [('--fsdp', 8), ('--tensor-parallel', 2)])
+    """
+    flags = {"zero": "--zero", "data": "--ranks", "fsdp": "--fsdp", "tensor": "--tensor-parallel"}
+    flags |= {"pipeline": "--pipeline", "schedule": "--schedule"}
+    usual = Split()
+    for name, flag in flags.items():
+        if (value := getattr(split, name)) != getattr(usual, name):
+            yield flag, value
+    if not split.reshard:
+        yield ("--no-reshard",)
 
 
 def _adapter_flags(adapter: Adapter) -> str:
@@ -155,7 +184,7 @@ def training_changes(
             taken.append(set(rungs))
             yield found
     sharded = list(_sharded(setup, capacity_bytes, gpu, by_ranks))
-    there = [fit for fit in sharded if fit.fields["ranks"] == setup.ranks]
+    there = [fit for fit in sharded if fit.fields["split"].ranks == setup.ranks]
     yield from there
     yield from adapted(setup, capacity_bytes, gpu)
     yield from sharded[len(there) :]
@@ -178,7 +207,7 @@ def adapted(setup: TrainSetup, capacity_bytes: int, gpu: str | Device | None = N
 
 def _methods(setup: TrainSetup) -> Iterator[Rung]:
     """LoRA in the type that the model was published in; QLoRA under autocast, as its FP32 hidden states ask."""
-    unsharded = {"zero": 0, "offload_optimizer": "none", "offload_parameters": "none"}
+    unsharded = {"split": replace(setup.split, zero=0), "offload_optimizer": "none", "offload_parameters": "none"}
     rest = {name: value for name, value in unsharded.items() if getattr(setup, name) != value}
     for method, base, usual in (("LoRA", None, "bf16"), ("QLoRA", "nf4-dq", "autocast-bf16")):
         adapter = Adapter(base=base)
@@ -286,8 +315,8 @@ def _sharded(setup: TrainSetup, capacity_bytes: int, gpu: str | Device | None, b
         extra = _fields(rungs)
         if any(getattr(setup, name) == value for name, value in extra.items()):
             continue
-        for ranks in _rank_counts(setup, fewest):
-            fields = {"zero": 3, "ranks": ranks, **extra}
+        for split in _more_ranks(setup, fewest):
+            fields, ranks = {"split": split, **extra}, split.ranks
             buffers = reserve_growth(card, setup.ranks, ranks) if by_ranks else 0
             if need := _fitting_peak(replace(setup, **fields), capacity_bytes - buffers, gpu):
                 fewest = ranks
@@ -297,9 +326,14 @@ def _sharded(setup: TrainSetup, capacity_bytes: int, gpu: str | Device | None, b
                 break
 
 
-def _rank_counts(setup: TrainSetup, below: int) -> Iterator[int]:
-    """The ranks of the setup if they do not shard everything yet, and their doubles."""
-    ranks = setup.ranks if setup.ranks > 1 and setup.zero < 3 else 2 * setup.ranks
-    while ranks < below:
-        yield ranks
-        ranks *= 2
+def _more_ranks(setup: TrainSetup, below: int) -> Iterator[Split]:
+    """The ranks of the setup if they do not shard everything yet, and their doubles; FSDP's are doubled as they are."""
+    split = setup.split
+    if split.by_parts and split.fsdp == 1:
+        return
+    split = replace(split, fsdp=2 * split.fsdp) if split.fsdp > 1 else Split(split.data, zero=3)
+    if setup.zero == 3 or setup.split.ranks == 1:
+        split = replace(split, data=2 * split.data)
+    while split.ranks < below:
+        yield split
+        split = replace(split, fsdp=2 * split.fsdp) if split.fsdp > 1 else replace(split, data=2 * split.data)

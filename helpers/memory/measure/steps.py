@@ -332,7 +332,7 @@ def require_one_rank(setup: TrainSetup) -> None:
     """WorkbookError for a setup that shards: nothing here runs on several ranks."""
     if setup.ranks > 1 or setup.zero:
         expected = "a run on one rank without ZeRO"
-        do = "run replace(setup, ranks=1, zero=0), and predict the sharded run with helpers.memory.budget"
+        do = "run replace(setup, split=Split()), and predict the sharded run with helpers.memory.budget"
         raise WorkbookError(f"the setup has {setup.ranks} ranks and ZeRO stage {setup.zero}", expected, do)
 
 

@@ -59,7 +59,7 @@ def training_hops(
     card, ranks = device(gpu), min(setup.ranks, require_whole("ranks_per_host", ranks_per_host, do="a DGX has 8"))
     tiers, moved = held(setup), link_bytes(setup)
     if moved.down_bytes + moved.up_bytes == 0:
-        do = "pass TrainSetup(..., zero=2, offload_optimizer='cpu')"
+        do = "pass TrainSetup(..., split=Split(8, zero=2), offload_optimizer='cpu')"
         raise WorkbookError("this setup offloads nothing", "an offload of the optimizer or of the parameters", do)
     states, gradients = tiers.host["optimizer"] + tiers.nvme["optimizer"], tiers.host["gradients"]
     on_disk = moved.nvme_read_bytes + moved.nvme_written_bytes

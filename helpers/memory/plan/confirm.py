@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ...catalog.errors import WorkbookError
-from ...catalog.split import Split
+from ...catalog.split import ONE_GPU, Split
 from .. import trace
 from ..breakdown import format_bytes
 from .engine_replica import replica_of
@@ -63,15 +63,14 @@ def _training(answer: TrainAnswer, at: int) -> Confirmation:
     if why:
         return Confirmation(predicted, None, why)
     batches = min(MOST_TRACED, layout.micro_batches)
-    alone, split, note = replace(layout, data=1, micro_batches=batches), None, ""
-    if layout.engine is Engine.FSDP2:
-        split = Split(fsdp=layout.data, reduced=layout.reduced)
+    setup, note = train_setup(replace(layout, micro_batches=batches), goal.model, goal.sequence), ""
+    if layout.engine is Engine.ZERO:  # at stage 0: what a rank holds is what one holds
+        setup = replace(setup, split=ONE_GPU)
     elif layout.engine is Engine.MEGATRON:
-        alone = replace(alone, precision="autocast-bf16")
-        split = Split(fsdp=layout.data, tensor_parallel=layout.tensor)
+        split = Split(fsdp=layout.data, tensor=layout.tensor)
+        setup = replace(setup, precision="autocast-bf16", split=split)
         note = f"; it is PyTorch's FSDP2 and DTensor at the same degrees ({split}), with FP32 shards, and not Megatron"
-    setup = train_setup(alone, goal.model, goal.sequence)
-    return _traced(predicted, partial(trace.train, setup, plan.cards.device, split=split), note)
+    return _traced(predicted, partial(trace.train, setup, plan.cards.device), note)
 
 
 def _no_trace(layout: Layout) -> str:

@@ -1,8 +1,8 @@
 """One way to train on some of the cards: how the model lies on them, the bytes of the rank that needs most, its step.
 
 Three engines have a closed form. `ZeRO` (data parallel, stages 0 to 3, offload, adapters) is `budget.train`, `FSDP2`
-(PyTorch's shards of everything) is `budget.fsdp2`, and Megatron (tensor, pipeline, context, expert and data parallel)
-is `step.ranks.megatron`. A `Layout` names one way; nothing is decided here.
+(PyTorch's shards of everything) has `fsdp` in its split, and Megatron (tensor, pipeline, context, expert and data
+parallel) is `step.ranks.megatron`. A `Layout` names one way; nothing is decided here.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from ...catalog.adapters import Adapter
 from ...catalog.devices import Device
 from ...catalog.setup import TrainSetup
 from ...catalog.shape import ModelShape
+from ...catalog.split import ONE_GPU, Split
 from .. import budget
 from ..breakdown import Breakdown, TextEnum
 from ..layer_work import attention_flops
@@ -115,10 +116,16 @@ def adapter_of(method: str, model: ModelShape) -> Adapter | None:
     return Adapter("lora", rank=16, targets=names if model.has_experts else "all-linear", base=BASES[method])
 
 
+def _split_of(layout: Layout) -> Split:
+    if layout.engine is Engine.ZERO:
+        return Split(layout.data, layout.zero)
+    return Split(fsdp=layout.data, reduced=layout.reduced) if layout.engine is Engine.FSDP2 else ONE_GPU
+
+
 def train_setup(layout: Layout, model: ModelShape, sequence: int) -> TrainSetup:
     """The ZeRO engine's setup, which `budget.train`, `trace.train` and `workbook estimate train` take as it is.
 
-    Of FSDP2 it is one rank's step: `budget.fsdp2` and `Split` have the ranks.
+    Of Megatron it is the recipe and the model alone: `megatron_setup` has the ranks.
     """
     return TrainSetup(
         model,
@@ -127,8 +134,7 @@ def train_setup(layout: Layout, model: ModelShape, sequence: int) -> TrainSetup:
         micro_batch=layout.micro_batch,
         sequence=sequence,
         checkpointing=layout.checkpointing,
-        zero=layout.zero,
-        ranks=layout.data if layout.engine is Engine.ZERO else 1,
+        split=_split_of(layout),
         offload_optimizer="cpu" if layout.offload else "none",
         micro_batches=layout.micro_batches,
         adapter=adapter_of(layout.method, model),
@@ -225,7 +231,7 @@ class Job:
             return Need(stages.parts, stages.peak.name, stages.stage)
         setup = train_setup(layout, self.model, self.sequence)
         if layout.engine is Engine.FSDP2:
-            found = budget.fsdp2(setup, layout.data, device, reduced=layout.reduced)
+            found = budget.train(setup, device)
             return Need(found.parts, found.peak.name)
         step = budget.train(setup, device)
         return Need(step.parts, step.peak.name, host=zero.held(setup).host if layout.offload else Breakdown())

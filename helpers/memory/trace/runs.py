@@ -17,7 +17,6 @@ from ...catalog.devices import Device, device
 from ...catalog.errors import WorkbookError, require_package, require_whole
 from ...catalog.hardware import reference_of, require_float8_kernels
 from ...catalog.setup import MAX_TOKENS, TrainSetup
-from ...catalog.split import Split
 from ..measure.steps import Apply, Make, build_model, make_optimizers, require_one_rank, require_segments, run_of
 from .fake import convert, without_memory
 from .loading import linears_made_on_host, load
@@ -33,7 +32,7 @@ def train(
     steps: int = 2,
     apply: Apply | None = None,
     make: Make = make_optimizers,
-    split: Split | None = None,
+    rank: int = 0,
     lengths: Sequence[int] = (),
 ) -> Trace:
     """Trace training steps of `setup` and account for the last; the optimizer's states are made in the first.
@@ -42,16 +41,17 @@ def train(
     `measure.training_step` would measure here. `apply(model, policy)` puts the checkpointing in where it is more than
     segments of layers: `helpers.techniques.checkpointing.apply`; `make(name, weights)` builds the optimizers that are
     no library's: `helpers.techniques.optimizers.make`. bitsandbytes' have stand-ins, which make the same states. With
-    an adapter in the setup, only that is trained (`lora`). With a `split` one rank of several is traced. With
+    an adapter in the setup, only that is trained (`lora`). Where `setup.split` shares the run, `rank` is traced. With
     `lengths`, the tokens that batches of a run are padded to, what is accounted for is a step on each, after the same
     once before: what is reserved grows with every length that the cached blocks do not suit. Raises WorkbookError.
     Llama-2-7B in BF16, one sequence of 2,048, fused AdamW: 50.2 GiB, in about three seconds and no memory.
     """
-    setup = _of_lengths(setup, lengths, split)
-    if split is not None:
+    setup = _of_lengths(setup, lengths)
+    setup.split.stage_of(rank)  # which there must be
+    if setup.split.by_parts:
         from .split import train_split  # here, for torch.distributed takes half a second
 
-        return train_split(setup, split, gpu, on, steps, apply, make)
+        return train_split(setup, rank, gpu, on, steps, apply, make)
     if setup.adapter:
         return lora(setup, gpu=gpu, on=on, steps=steps, apply=apply, make=make, lengths=lengths)
     require_one_rank(setup)
@@ -103,13 +103,13 @@ def lora(
         return record(run.step, run.model, run.optimizers, warmup=steps - 1)
 
 
-def _of_lengths(setup: TrainSetup, lengths: Sequence[int], split: Split | None = None) -> TrainSetup:
+def _of_lengths(setup: TrainSetup, lengths: Sequence[int]) -> TrainSetup:
     """The setup of the longest batch. WorkbookError where a run of several is not built."""
     if not lengths:
         return setup
     for tokens in lengths:
         require_whole("a length", tokens, most=MAX_TOKENS)
-    if split or setup.in_backward or setup.precision == "megatron-bf16":
+    if setup.split.by_parts or setup.in_backward or setup.precision == "megatron-bf16":
         what, do = "batches of several lengths over ranks, by Megatron's recipe or in the backward", "pass one length"
         raise WorkbookError(what, "a plain step on one GPU", do)
     return replace(setup, sequence=max(lengths))

@@ -28,7 +28,7 @@ from ...catalog.errors import WorkbookError
 from ...catalog.hardware import reference_of
 from ...catalog.losses import FULL
 from ...catalog.setup import TrainSetup
-from ...catalog.split import Split
+from ...catalog.split import ONE_GPU, Split
 from ..measure.steps import Apply, Make, TrainingRun, build_model, layer_list, make_optimizers, run_of, trained_weights
 from .optimizers import optimizers_without_values
 from .record import CUDA, Trace, fake, record, require_steps
@@ -40,43 +40,42 @@ REDUCED = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 def train_split(
     setup: TrainSetup,
-    split: Split,
+    rank: int = 0,
     gpu: str | Device | None = None,
     on: str = CUDA,
     steps: int = 2,
     apply: Apply | None = None,
     make: Make = make_optimizers,
 ) -> Trace:
-    """Trace training steps of `setup` on one rank of `split`, and account for the last: `train(setup, split=...)`.
+    """Trace training steps of `setup` on one rank of its split, and account for the last.
 
     A pipeline runs `setup.micro_batches` through its stages; without one they are accumulated. Raises WorkbookError.
     Llama-3-8B, autocast-bf16, fused AdamW, one sequence of 8,192 with full checkpointing: on 8 ranks of FSDP 27.6 GiB
     are allocated.
     """
     require_steps(steps)
-    _require_possible(setup, split)
+    _require_possible(setup)
     card = device(gpu or reference_of(setup))
-    with fake(on, card, ranks=split.ranks, rank=split.rank) as session:
+    with fake(on, card, ranks=setup.ranks, rank=rank) as session:
         with mock.patch.object(session.mode, "allow_non_fake_inputs", True):  # Gemma makes a scale by torch.tensor
-            run = run_on_rank(setup, split, partial(optimizers_without_values, make=make), apply)
+            run = run_on_rank(setup, partial(optimizers_without_values, make=make), apply)
         with warnings.catch_warnings():  # a head split over ranks returns a view, which nobody writes into
             warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)
             return record(run.step, run.model, run.optimizers, warmup=steps - 1)
 
 
-def run_on_rank(
-    setup: TrainSetup, split: Split, make: Make = make_optimizers, apply: Apply | None = None
-) -> TrainingRun:
+def run_on_rank(setup: TrainSetup, make: Make = make_optimizers, apply: Apply | None = None) -> TrainingRun:
     """This process's part of the model, with weights of no particular value, and its step.
 
-    Its process group, a fake one or that of real ranks, has `split.ranks`, and gives the rank.
+    Its process group, a fake one or that of real ranks, has `setup.ranks`, and gives the rank.
     """
-    shape, names = (split.pipeline, split.fsdp, split.tensor_parallel), ("pipeline", "fsdp", "tensor")
+    split, setup = setup.split, replace(setup, split=ONE_GPU)
+    shape, names = (split.pipeline, split.fsdp, split.tensor), ("pipeline", "fsdp", "tensor")
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
     policy = split.fsdp > 1 and setup.precision == "autocast-bf16"  # FSDP2's, in place of autocast
     computing = replace(setup, precision="fp32") if policy else setup
     model = build_model(setup, "meta")
-    if split.tensor_parallel > 1:
+    if split.tensor > 1:
         in_parts(model, mesh["tensor"], setup)
     if split.pipeline == 1:
         owner, name = layer_list(model, len(setup.model.layers))
@@ -90,7 +89,8 @@ def run_on_rank(
     return TrainingRun(stages, made, stages.step_of(computing, made, mesh["pipeline"], hidden))
 
 
-def _require_possible(setup: TrainSetup, split: Split) -> None:
+def _require_possible(setup: TrainSetup) -> None:
+    split = setup.split
     if setup.loss != FULL:
         what, do = f"loss {setup.loss!r} over several GPUs", "pass loss='full'"
         raise WorkbookError(what, "a trace of one GPU: nobody compared a fused loss on several", do)
@@ -103,9 +103,9 @@ def _require_possible(setup: TrainSetup, split: Split) -> None:
     if setup.adapter or setup.in_backward:
         what = "adapters" if setup.adapter else "an optimizer in the backward"
         raise WorkbookError(f"{what} over several GPUs", "a step that trains all of the model", "trace it on one")
-    if setup.zero or setup.ranks > 1:
-        what = f"ZeRO stage {setup.zero} on {setup.ranks} ranks in the setup, and a split beside it"
-        raise WorkbookError(what, "ranks in one place", "replace(setup, zero=0, ranks=1): the split has them")
+    if split.data > 1:
+        what, do = f"{split.data:,} replicas in a run on {split}", "pass data=1: what a rank holds is the same"
+        raise WorkbookError(what, "FSDP, tensor parallelism and a pipeline", do)
     if split.pipeline > 1:
         require_pipeline(setup, split.pipeline, split.schedule)
 

@@ -39,7 +39,8 @@ def deepspeed_config(
     is the setup's where it is None. Raises WorkbookError for what DeepSpeed would refuse, or do differently without a
     word.
 
-    >>> config = deepspeed_config(TrainSetup("llama-2-7b", "bf16", zero=3, ranks=8))
+    >>> from helpers.catalog.split import Split
+    >>> config = deepspeed_config(TrainSetup("llama-2-7b", "bf16", split=Split(8, zero=3)))
     >>> config["train_batch_size"], config["zero_optimization"]["stage3_prefetch_bucket_size"]
     (8, 202383360)
     """
@@ -93,7 +94,8 @@ def accelerate_config(setup: TrainSetup, machines: int = 1) -> str:
     several `machines`, set machine_rank on each and the address of the first. Raises WorkbookError for what FSDP2 does
     not do: stage 1, NVMe, an optimizer offloaded alone, a master copy, recomputing less than every layer.
 
-    >>> print(accelerate_config(TrainSetup("llama-2-7b", "bf16", zero=3, ranks=8)).splitlines()[1])
+    >>> from helpers.catalog.split import Split
+    >>> print(accelerate_config(TrainSetup("llama-2-7b", "bf16", split=Split(8, zero=3))).splitlines()[1])
     distributed_type: "FSDP"
     """
     _require_plain_loop(setup)

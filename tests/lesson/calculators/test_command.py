@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helpers.catalog import ServeSetup, TrainSetup, WorkbookError, device, model
+from helpers.catalog.split import Split
 from helpers.cli import main
 from helpers.lesson.calculators import (
     Efficiencies,
@@ -93,8 +94,7 @@ def test_the_command_gives_the_answer_in_every_state(name, data, capsys):
         sequence=st.integers(1, 1024),
         checkpointing=st.sampled_from(["none", "full", "every:2", "selective"]),
         attention=st.sampled_from(["sdpa", "eager"]),
-        zero=st.just(3),
-        ranks=st.integers(1, 64),
+        split=st.integers(1, 64).map(lambda ranks: Split(ranks, zero=3)),
         offload_optimizer=st.sampled_from(["none", "cpu", "nvme"]),
         offload_parameters=st.sampled_from(["none", "cpu"]),
         micro_batches=st.integers(1, 64),
@@ -120,8 +120,8 @@ def test_the_parser_makes_the_same_setup_of_it(setup, gpu, reserve):
         serving_answer(ServeSetup("llama-3-8b", skipped=[])),
         kv_cache_answer(ServeSetup("llama-3-8b", users=4), "h100", plan_of("int4-per-token", residual=64)),
         kv_cache_answer(ServeSetup("llama-3-8b"), None, "window:100"),
-        zero_answer(TrainSetup("gpt2", sequence=512, zero=2, ranks=8), "h100", 3.5e9),
-        zero_answer(TrainSetup("gpt2", sequence=512, zero=2, ranks=8), "h100", "pcie"),
+        zero_answer(TrainSetup("gpt2", sequence=512, split=Split(8, zero=2)), "h100", 3.5e9),
+        zero_answer(TrainSetup("gpt2", sequence=512, split=Split(8, zero=2)), "h100", "pcie"),
         serving_load_answer(
             ServeSetup("mixtral-8x7b", "nf4", skipped=["lm_head"]),
             "h100",
@@ -141,7 +141,7 @@ def test_the_parser_makes_the_same_setup_of_it(setup, gpu, reserve):
             2**31,
         ),
         offload_training_answer(
-            TrainSetup("gpt2", sequence=512, zero=2, ranks=24, offload_optimizer="nvme", micro_batches=3),
+            TrainSetup("gpt2", sequence=512, split=Split(24, zero=2), offload_optimizer="nvme", micro_batches=3),
             "a100-40gb",
             "dgx-a100-host",
             "pm9a3",

@@ -9,6 +9,7 @@ import pytest
 
 from helpers.catalog import DEVICES, ServeSetup, TrainSetup, device
 from helpers.catalog.hardware import AMPERE
+from helpers.catalog.split import Split
 from helpers.cli import main
 from helpers.lesson.calculators import (
     changes_that_fit,
@@ -98,7 +99,7 @@ def test_what_accumulation_costs_is_said():
 
 @pytest.mark.parametrize(("zero", "ranks", "told"), [(3, 1, True), (1, 1, True), (0, 1, False), (3, 8, False)])
 def test_a_single_rank_is_told_that_it_shards_nothing(zero, ranks, told):
-    answer = training_answer(TrainSetup("llama-3-8b", zero=zero, ranks=ranks))
+    answer = training_answer(TrainSetup("llama-3-8b", split=Split(ranks, zero=zero)))
     assert (f"ZeRO stage {zero} shards nothing on one rank" in answer.sentence) == told
 
 

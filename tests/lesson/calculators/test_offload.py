@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from helpers.catalog import ServeSetup, TrainSetup, WorkbookError, device, tier
+from helpers.catalog.split import Split
 from helpers.catalog.tiers import TIERS
 from helpers.lesson.calculators import offload, offload_serving_answer, offload_training_answer
 from helpers.lesson.calculators.offload_places import HOST_RESERVE_BYTES, tier_sentence, tier_verdict
@@ -21,8 +22,7 @@ STATES = TrainSetup(
     "megatron-bf16",
     "adamw-fused",
     checkpointing="full",
-    zero=3,
-    ranks=8,
+    split=Split(8, zero=3),
     offload_optimizer="cpu",
     offload_parameters="cpu",
 )

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from helpers.catalog import ServeSetup, TrainSetup, WorkbookError, device
+from helpers.catalog.split import Split
 from helpers.cli import main
 from helpers.lesson.calculators import kv_cache_answer, mesh_answer, training_answer, zero_answer
 from helpers.lesson.calculators.choices import BY_CARD, reserve_bytes
@@ -13,7 +14,7 @@ from helpers.memory.fit import Room, changes, peak_bytes, reserve
 from helpers.memory.plan import Cards
 from helpers.memory.step.ranks.megatron import MegatronSetup
 
-SHARDED = TrainSetup("llama-3.1-8b", optimizer="adamw-fused", zero=3, ranks=8)
+SHARDED = TrainSetup("llama-3.1-8b", optimizer="adamw-fused", split=Split(8, zero=3))
 H100, A100 = device("h100"), device("a100-80gb")
 
 
@@ -48,9 +49,9 @@ def test_more_ranks_are_offered_beside_their_buffers():
 
     def ranks(capacity, kept):
         offers = changes(alone, capacity, A100, kept)
-        return next(fit.fields["ranks"] for fit in offers if fit.fields.get("zero") == 3 and len(fit.fields) == 2)
+        return next(fit.fields["split"].ranks for fit in offers if [*fit.fields] == ["split"])
 
-    eight = peak_bytes(TrainSetup("llama-3.1-8b", optimizer="adamw-fused", zero=3, ranks=8), A100)
+    eight = peak_bytes(TrainSetup("llama-3.1-8b", optimizer="adamw-fused", split=Split(8, zero=3)), A100)
     assert ranks(eight, 0) == 8
     assert ranks(eight, None) > 8
     buffers = reserve(A100, ranks=8).size_bytes - reserve(A100).size_bytes

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from helpers.catalog import TrainSetup, WorkbookError, device
+from helpers.catalog.split import Split
 from helpers.lesson.calculators import zero, zero_answer
 from helpers.lesson.calculators.zero import MOST_RANKS, NAMES, fewest_ranks
 from helpers.lesson.drawing.marks import Box, Text
@@ -14,13 +15,13 @@ from helpers.memory.step.ranks import zero as closed_form
 NO_BF16_KERNEL = ("v100-16gb", "v100-32gb", "t4-16gb")
 
 CALCULATOR = zero()
-SETUP = TrainSetup("llama-2-7b", "megatron-bf16", "adamw-fused", checkpointing="full", zero=3, ranks=8)
+SETUP = TrainSetup("llama-2-7b", "megatron-bf16", "adamw-fused", checkpointing="full", split=Split(8, zero=3))
 
 
 def test_every_row_is_the_closed_form_of_its_stage():
     answer = zero_answer(SETUP, "a100-80gb")
     for stage, row in enumerate(answer.rows):
-        setup = replace(SETUP, zero=stage)
+        setup = replace(SETUP, split=Split(8, zero=stage))
         predicted = budget.train(setup, "a100-80gb")
         assert (row.peak_bytes, row.peak_name) == (predicted.peak_bytes, predicted.peak.name)
         assert row.traffic == closed_form.traffic(setup)
@@ -29,7 +30,7 @@ def test_every_row_is_the_closed_form_of_its_stage():
 
 
 def test_the_floors_by_hand():
-    answer = zero_answer(replace(SETUP, zero=2, precision="bf16", offload_optimizer="cpu"), "a100-80gb")
+    answer = zero_answer(replace(SETUP, split=Split(8, zero=2), precision="bf16", offload_optimizer="cpu"), "a100-80gb")
     n = SETUP.model.parameters
     assert answer.link_s == pytest.approx(2 * 2 * n * 7 / 8 / 300e9)
     assert answer.host_s == pytest.approx(2 * n / 8 / 32e9)
@@ -64,15 +65,15 @@ def test_other_stages_are_shown_without_the_offloads_that_they_have_not(stage):
 
 
 def test_one_rank_is_not_helped():
-    sentence = zero_answer(replace(SETUP, ranks=1), "h200-141gb").sentence
+    sentence = zero_answer(replace(SETUP, split=Split(zero=3)), "h200-141gb").sentence
     assert sentence.startswith("ZeRO shards nothing on one rank: there is nobody to share with. ")
     assert "send" not in sentence
-    offloaded = zero_answer(replace(SETUP, ranks=1, offload_optimizer="cpu"), "h200-141gb").sentence
+    offloaded = zero_answer(replace(SETUP, split=Split(zero=3), offload_optimizer="cpu"), "h200-141gb").sentence
     assert "only the offload takes bytes off the GPU" in offloaded
 
 
 def test_activations_are_not_divided_and_that_is_told():
-    crowded = zero_answer(replace(SETUP, micro_batch=16, checkpointing="none", ranks=64), "a100-80gb")
+    crowded = zero_answer(replace(SETUP, micro_batch=16, checkpointing="none", split=Split(64, zero=3)), "a100-80gb")
     share = sum(crowded.parts.get(part, 0) for part in ("activations", "logits", "workspace")) / crowded.parts.total
     assert share > 0.9
     assert f"{100 * share:.0f} % of the peak are activations" in crowded.sentence
@@ -82,7 +83,7 @@ def test_activations_are_not_divided_and_that_is_told():
 
 def test_a_slow_link_is_told_and_what_makes_up_for_it_depends_on_the_stage():
     assert "can hide behind" in zero_answer(SETUP, "a100-80gb").sentence
-    slow = [zero_answer(replace(SETUP, zero=stage), "a100-80gb", 1.25e9).sentence for stage in (1, 3)]
+    slow = [zero_answer(replace(SETUP, split=Split(8, zero=stage)), "a100-80gb", 1.25e9).sentence for stage in (1, 3)]
     assert all("The link is too slow for it" in sentence for sentence in slow)
     assert "or accumulation" in slow[0]
     assert "accumulation" not in slow[1]  # stage 3 gathers and reduces in every pass
@@ -94,7 +95,7 @@ def test_a_host_that_is_too_far_is_told():
 
 
 def test_the_lowest_stage_that_fits_is_told_and_fits():
-    answer = zero_answer(replace(SETUP, zero=0), "a100-80gb")
+    answer = zero_answer(replace(SETUP, split=Split(8, zero=0)), "a100-80gb")
     peaks = [row.peak_bytes for row in answer.rows]
     assert peaks[0] > answer.capacity_bytes >= peaks[1]
     excess = format_bytes(peaks[0] - answer.room.for_tensors_bytes)
@@ -103,12 +104,14 @@ def test_the_lowest_stage_that_fits_is_told_and_fits():
 
 
 def test_the_fewest_ranks_fit_and_half_of_them_do_not():
-    setup, room = replace(SETUP, model="llama-2-70b", ranks=2), device("a100-80gb").capacity_bytes
+    setup, room = replace(SETUP, model="llama-2-70b", split=Split(2, zero=3)), device("a100-80gb").capacity_bytes
     ranks = fewest_ranks(setup, room)
     assert f"ZeRO-3 on {ranks:,} ranks would fit." in zero_answer(setup, "a100-80gb").sentence
-    assert budget.train(replace(setup, ranks=ranks), "a100-80gb").peak_bytes <= room
-    assert budget.train(replace(setup, ranks=ranks // 2), "a100-80gb").peak_bytes > room
-    assert fewest_ranks(replace(setup, ranks=ranks), room) == ranks  # those that are there, if they suffice
+    assert budget.train(replace(setup, split=Split(ranks, zero=3)), "a100-80gb").peak_bytes <= room
+    assert budget.train(replace(setup, split=Split(ranks // 2, zero=3)), "a100-80gb").peak_bytes > room
+    assert (
+        fewest_ranks(replace(setup, split=Split(ranks, zero=3)), room) == ranks
+    )  # those that are there, if they suffice
 
 
 def test_the_text_names_every_stage_tier_and_collective():

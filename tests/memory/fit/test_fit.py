@@ -6,6 +6,7 @@ import pytest
 
 from helpers.catalog import DEVICES, ServeSetup, TrainSetup, WorkbookError, device, model
 from helpers.catalog.devices import OFFERED
+from helpers.catalog.split import Split
 from helpers.lesson.calculators import training_answer
 from helpers.memory.fit import Fit, Room, changes, format_fits, peak_bytes
 from helpers.memory.fit.offers import PRICE_CLASSES, larger_devices
@@ -16,7 +17,7 @@ DOES_NOT_FIT = [
     (TrainSetup("llama-3.2-1b", micro_batch=4), "rtx-4090-24gb"),
     (TrainSetup("gpt2", sequence=1024, micro_batch=32), "t4-16gb"),
     (TrainSetup("llama-2-70b"), "h100-80gb"),
-    (TrainSetup("llama-3-8b", ranks=4, zero=1, checkpointing="full"), "rtx-4090-24gb"),
+    (TrainSetup("llama-3-8b", split=Split(4, zero=1), checkpointing="full"), "rtx-4090-24gb"),
     (ServeSetup("llama-2-70b", users=8, context=4096), "h100-80gb"),
     (ServeSetup("llama-3-8b", users=64, context=8192), "rtx-4090-24gb"),
     (ServeSetup("llama-3-8b", users=8, context=131072), "h100-80gb"),
@@ -65,23 +66,26 @@ def test_zero_takes_the_fewest_ranks_and_says_what_else_it_needs():
     """Autocast's BF16 copies of 70B weights are on every rank: no number of ranks suffices before they are gone."""
     setup, room = TrainSetup("llama-2-70b"), device("h100").capacity_bytes
     fit = list(changes(setup, room))[-1]
-    assert (fit.fields["zero"], fit.fields["precision"], fit.fields["checkpointing"]) == (3, "megatron-bf16", "full")
-    assert peak_bytes(replace(setup, **{**fit.fields, "ranks": fit.fields["ranks"] // 2})) > room
-    sharded = replace(setup, zero=3, ranks=1024, checkpointing="full")
+    split = fit.fields["split"]
+    assert (split.zero, fit.fields["precision"], fit.fields["checkpointing"]) == (3, "megatron-bf16", "full")
+    assert peak_bytes(replace(setup, **{**fit.fields, "split": Split(split.ranks // 2, zero=3)})) > room
+    sharded = replace(setup, split=Split(1024, zero=3), checkpointing="full")
     assert peak_bytes(sharded) > room
 
 
 def test_ranks_that_are_there_are_sharded_fully_before_more_are_asked_for():
-    setup = TrainSetup("llama-2-7b", ranks=8, zero=1, checkpointing="full", optimizer="adamw-8bit", precision="bf16")
-    room = peak_bytes(replace(setup, zero=3))
-    assert next(changes(setup, room)).fields == {"zero": 3, "ranks": 8}
+    setup = TrainSetup(
+        "llama-2-7b", split=Split(8, zero=1), checkpointing="full", optimizer="adamw-8bit", precision="bf16"
+    )
+    room = peak_bytes(replace(setup, split=Split(8, zero=3)))
+    assert next(changes(setup, room)).fields == {"split": Split(8, zero=3)}
 
 
 @pytest.mark.parametrize(
     ("setup", "gpu", "methods"),
     [
         (TrainSetup("llama-3-8b"), "rtx-4090", ["LoRA", "QLoRA"]),
-        (TrainSetup("llama-3-8b", zero=3), "rtx-4090", ["LoRA", "QLoRA"]),
+        (TrainSetup("llama-3-8b", split=Split(zero=3)), "rtx-4090", ["LoRA", "QLoRA"]),
         (TrainSetup("gpt2", sequence=1024, micro_batch=64), "rtx-4090", []),  # which has no q_proj
         (TrainSetup("llama-2-70b"), "h100", ["QLoRA"]),
         (TrainSetup("llama-3-8b", in_backward=True), "rtx-4090", []),

@@ -6,6 +6,7 @@ import pytest
 
 from helpers.catalog import TrainSetup, device
 from helpers.catalog.errors import WorkbookError
+from helpers.catalog.split import Split
 from helpers.memory import offload
 from helpers.memory.step.ranks.zero import held, link_bytes
 
@@ -13,8 +14,7 @@ STATES = TrainSetup(
     "llama-2-70b",
     precision="megatron-bf16",
     optimizer="adamw-fused",
-    zero=3,
-    ranks=8,
+    split=Split(8, zero=3),
     offload_optimizer="cpu",
     offload_parameters="cpu",
     sequence=2048,
@@ -60,9 +60,9 @@ def test_gradients_of_several_micro_batches_are_summed_in_the_host_s_memory():
 
 
 def test_as_many_hosts_as_ranks_need_share_the_work():
-    few, many = (hops(replace(STATES, ranks=ranks)).popitem()[1] for ranks in (8, 64))
+    few, many = (hops(replace(STATES, split=Split(ranks, zero=3))).popitem()[1] for ranks in (8, 64))
     assert many.size_bytes == pytest.approx(few.size_bytes / 8, rel=1e-3)
-    two, eight = (hops(replace(STATES, ranks=64), ranks_per_host=ranks).popitem()[1] for ranks in (2, 8))
+    two, eight = (hops(replace(STATES, split=Split(64, zero=3)), ranks_per_host=ranks).popitem()[1] for ranks in (2, 8))
     assert eight.size_bytes == 4 * two.size_bytes
 
 

@@ -44,9 +44,9 @@ def test_tensor_parallel_ranks_are_traced_as_pytorchs_and_the_difference_is_told
     answer = plan_training(TrainGoal(TINY, tokens=10**6, sequence=256, batch_tokens=2**11), CARD)
     need = Job(TINY, 256).need(layout, CARD[0].device)
     found = confirm(replace(answer, plans=(replace(answer.plans[0], layout=layout, need=need),)))
-    split = Split(fsdp=layout.data, tensor_parallel=2)
-    setup = TrainSetup(TINY, precision="autocast-bf16", optimizer="adamw-fused", sequence=256)
-    assert found.traced_bytes == trace.train(setup, "rtx-4090", split=split).peak_allocated_bytes
+    split = Split(fsdp=layout.data, tensor=2)
+    setup = TrainSetup(TINY, precision="autocast-bf16", optimizer="adamw-fused", sequence=256, split=split)
+    assert found.traced_bytes == trace.train(setup, "rtx-4090").peak_allocated_bytes
     more = found.traced_bytes / need.total - 1
     assert f"{abs(more):.1%} {'more' if more > 0 else 'less'} than the closed form" in found.sentence
     assert f"({split}), with FP32 shards, and not Megatron" in found.sentence

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.catalog import Adapter, ServeSetup, TrainSetup, WorkbookError, device, model
+from helpers.catalog.split import Split
 from helpers.memory import budget, measure, trace
 from helpers.memory.breakdown import GIB, Phase, Point
 from helpers.memory.step import frozen
@@ -276,7 +277,7 @@ REFUSED = [
     (lambda: TrainSetup("tiny-llama", adapter="lora"), "an Adapter"),
     (lambda: TrainSetup("tiny-llama", adapter=Adapter(targets="q_poj")), "did you mean 'q_proj'"),
     (lambda: adapted(LLAMA, precision="megatron-bf16"), "no master copy"),
-    (lambda: adapted(LLAMA, zero=3, ranks=2), "ZeRO stage 3"),
+    (lambda: adapted(LLAMA, split=Split(2, zero=3)), "ZeRO stage 3"),
     (lambda: budget.train(adapted(LLAMA, checkpointing="offload")), "peak has no closed form"),
     (lambda: adapted(LLAMA, in_backward=True), "hardly worth freeing"),
     (lambda: measure.training_step(adapted(LLAMA), "cpu"), "trace.lora"),

@@ -6,6 +6,7 @@ from math import prod
 import pytest
 
 from helpers.catalog import ServeSetup, TrainSetup, WorkbookError, model
+from helpers.catalog.split import Split
 from helpers.memory import budget
 from helpers.memory.breakdown import Point, rounded
 from tests.memory.configs import llama_7b, variant
@@ -130,7 +131,7 @@ def test_segments_keep_fewer_inputs_and_recompute_more():
 def test_zero_divides_each_part_once_from_its_stage_on(ranks):
     whole = budget.train(llama_7b(precision="autocast-bf16")).moments[-1].parts
     for stage in range(4):
-        parts = budget.train(llama_7b(precision="autocast-bf16", zero=stage, ranks=ranks)).moments[-1].parts
+        parts = budget.train(llama_7b(precision="autocast-bf16", split=Split(ranks, zero=stage))).moments[-1].parts
         for part, from_stage in (("optimizer", 1), ("gradients", 2), ("parameters", 3)):
             divided = ranks if stage >= from_stage else 1
             assert parts[part] == -(-whole[part] // divided), (stage, part)
@@ -157,12 +158,14 @@ def test_moments_come_in_the_order_of_the_step():
 
 @pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3", "qwen3-30b-a3b"])
 def test_experts_are_sharded_and_served_and_not_divided(name):
-    one, many = (budget.fsdp2(TrainSetup(name, "bf16", micro_batch=1, sequence=512), ranks) for ranks in (2, 8))
+    plain = TrainSetup(name, "bf16", micro_batch=1, sequence=512)
+    one, many = (budget.train(replace(plain, split=Split(fsdp=ranks))) for ranks in (2, 8))
     assert one.at("optimizer step").total == pytest.approx(4 * many.at("optimizer step").total, rel=0.01)
     with pytest.raises(WorkbookError, match="no closed form") as raised:
-        budget.tensor_parallel(TrainSetup(name, "bf16"), 8)
+        budget.train(TrainSetup(name, "bf16", split=Split(tensor=8)))
     assert f"workbook trace train --model {name} --tensor-parallel 8" in raised.value.do
-    stages = [budget.pipeline(TrainSetup(name, "bf16", micro_batches=8), 4, stage) for stage in range(4)]
+    shared = TrainSetup(name, "bf16", micro_batches=8, split=Split(pipeline=4))
+    stages = [budget.train(shared, rank=stage) for stage in range(4)]
     weights = sum(stage.parts["parameters"] for stage in stages)
     assert weights == pytest.approx(2 * model(name).parameters, rel=0.01)
     assert served(name).peak_bytes > 0
@@ -217,7 +220,7 @@ def test_grouped_heads_in_fp32_keep_their_scores_on_cuda_and_no_others():
     alone, on_a100 = budget.train(grouped), budget.train(grouped, "a100-80gb")  # a CPU's kernel takes grouped heads
     assert on_a100.saved_bytes > alone.saved_bytes + 16 * 32 * 4 * 256**2
     with pytest.raises(WorkbookError, match="grouped heads"):
-        budget.fsdp2(grouped, 2, "a100-80gb")
+        budget.train(replace(grouped, split=Split(fsdp=2)), "a100-80gb")
     for change in (
         {"precision": "bf16"},
         {"precision": "autocast-bf16"},

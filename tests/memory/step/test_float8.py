@@ -14,6 +14,7 @@ from torch import nn
 from helpers.catalog import TrainSetup, WorkbookError, device, model
 from helpers.catalog.hardware import library_bytes
 from helpers.catalog.layers import Linear
+from helpers.catalog.split import Split
 from helpers.memory import budget, measure, rounded, trace
 from helpers.memory.breakdown import Point
 from helpers.memory.fit import ladder
@@ -198,7 +199,7 @@ def test_a_card_without_fp8_products_is_refused_and_zero_has_no_closed_form():
         with pytest.raises(WorkbookError, match="no FP8 products"):
             answer(setup, "a100")
     with pytest.raises(WorkbookError, match="FSDP"):
-        budget.train(replace(setup, zero=3, ranks=4))
+        budget.train(replace(setup, split=Split(4, zero=3)))
 
 
 def test_offers_stay_in_fp8():

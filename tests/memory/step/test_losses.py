@@ -5,6 +5,7 @@ import torch
 
 from helpers.catalog import Adapter, TrainSetup, WorkbookError, model
 from helpers.catalog.losses import liger_chunk
+from helpers.catalog.split import Split
 from helpers.memory import budget, measure, trace
 from helpers.memory.breakdown import Part, Phase, Point
 from helpers.memory.measure.losses import LigerWithoutKernel
@@ -103,8 +104,8 @@ REFUSED = [
     (lambda: setup_of(loss="ligre"), "did you mean 'liger'"),
     (lambda: setup_of(loss="cce", precision="fp32"), "in 16 bits"),
     (lambda: setup_of(loss="cce", adapter=Adapter(base="nf4")), "in 16 bits"),
-    (lambda: setup_of(zero=2, ranks=2), "over several ranks"),
-    (lambda: budget.pipeline(setup_of(), 2), "leave adapter, in_backward, loss"),
+    (lambda: setup_of(split=Split(2, zero=2)), "over several ranks"),
+    (lambda: setup_of(split=Split(pipeline=2)), "over several ranks"),
 ]
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from helpers.catalog import MODELS, OPTIMIZERS, PRECISIONS, ServeSetup, TrainSetup, model
 from helpers.catalog.setup import KV_FORMATS, WEIGHT_FORMATS
+from helpers.catalog.split import Split
 from helpers.memory import budget
 from helpers.memory.breakdown import rounded
 from tests.memory.configs import OPT, QWEN2
@@ -26,8 +27,7 @@ train_setups = st.builds(
     sequence=st.integers(1, 500),
     checkpointing=st.sampled_from(CHECKPOINTING),
     attention=st.sampled_from(["sdpa", "eager"]),
-    zero=st.integers(0, 3),
-    ranks=st.integers(1, 300),
+    split=st.builds(Split, st.integers(1, 300), st.integers(0, 3)),
     micro_batches=st.integers(1, 3),
 )
 serve_setups = st.builds(
@@ -79,7 +79,7 @@ def test_a_second_micro_batch_never_costs_less_and_a_third_nothing(setup):
 def test_an_optimizer_in_the_backward_never_costs_gradients(setup, optimizer):
     """One weight's and its bias' are there at once, or norms'; beside a tied table's, which waits."""
     assume(setup.precision != "megatron-bf16")
-    after = replace(setup, zero=0, ranks=1, micro_batches=1, optimizer=optimizer)
+    after = replace(setup, split=Split(), micro_batches=1, optimizer=optimizer)
     before = budget.train(replace(after, in_backward=True))
     whole, width = setup.model, setup.precision_recipe.grad_bytes
     vectors = [shape[0] for shape in whole.tensors() if len(shape) == 1]
@@ -95,14 +95,16 @@ def test_an_optimizer_in_the_backward_never_costs_gradients(setup, optimizer):
 @quick
 @given(train_setups, st.integers(0, 2))
 def test_the_next_zero_stage_never_needs_more_of_what_it_shards(setup, stage):
-    here, there = (budget.train(replace(setup, zero=zero)).moments[-1].parts for zero in (stage, stage + 1))
+    here, there = (
+        budget.train(replace(setup, split=Split(setup.ranks, zero))).moments[-1].parts for zero in (stage, stage + 1)
+    )
     assert all(there.get(part, 0) <= here.get(part, 0) for part, _ in SHARDED)
 
 
 @quick
 @given(train_setups, st.integers(1, 50))
 def test_more_ranks_never_need_more_on_each(setup, more):
-    few, many = budget.train(setup), budget.train(replace(setup, ranks=setup.ranks + more))
+    few, many = budget.train(setup), budget.train(replace(setup, split=Split(setup.ranks + more, setup.zero)))
     assert many.peak_bytes <= few.peak_bytes
     there = {(moment.at, moment.layer): moment.total for moment in many.moments}
     for here in few.moments:  # which layers are told depends on where it is highest

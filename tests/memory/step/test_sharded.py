@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from helpers.catalog import TrainSetup
+from helpers.catalog.split import Split
 from helpers.memory import budget
 from helpers.memory.breakdown import Point
 from helpers.memory.step.ranks import zero
@@ -16,7 +17,7 @@ def at(setup, where, layer=None):
 
 
 def test_the_root_is_whole_from_forward_to_the_end_of_backward():
-    setup = TrainSetup("llama-2-7b", "bf16", "adamw-fused", zero=3, ranks=8)
+    setup = TrainSetup("llama-2-7b", "bf16", "adamw-fused", split=Split(8, zero=3))
     root, shard = 2 * zero.units(setup.model)[0], -(-2 * setup.model.parameters // 8)
     for moment in budget.train(setup).moments:
         whole = 0 if moment.at is Point.OPTIMIZER else root
@@ -46,7 +47,7 @@ QUICK = {("few tokens", "untied", 2), ("many tokens, recomputed", "tied", 3), ("
     ],
 )
 def test_a_rank_s_peak_is_that_of_the_traced_engine(run, head, stage):
-    setup = TrainSetup(HEADS[head], optimizer="adamw-fused", micro_batch=2, zero=stage, ranks=4, **RUNS[run])
+    setup = TrainSetup(HEADS[head], optimizer="adamw-fused", micro_batch=2, split=Split(4, zero=stage), **RUNS[run])
     assert budget.train(setup).peak_bytes == pytest.approx(traced(setup, on="cpu").trace.peak_bytes, rel=0.002)
 
 
@@ -56,26 +57,26 @@ def test_a_rank_s_peak_is_that_of_the_traced_engine(run, head, stage):
     [("llama-2-7b", 3, "full"), ("llama-2-7b", 2, "full"), ("llama-3.2-1b", 3, "full"), ("gpt2", 3, "none")],
 )
 def test_a_rank_s_peak_of_a_large_model_is_that_of_the_traced_engine(name, stage, policy):
-    setup = TrainSetup(name, "bf16", "adamw-fused", sequence=1024, checkpointing=policy, zero=stage, ranks=64)
+    setup = TrainSetup(name, "bf16", "adamw-fused", sequence=1024, checkpointing=policy, split=Split(64, zero=stage))
     assert budget.train(setup).peak_bytes == pytest.approx(traced(setup, on="cpu").trace.peak_bytes, rel=0.002)
 
 
 def test_stage_1_reduces_with_whole_gradients_and_one_flat():
-    setup = TrainSetup("llama-2-7b", "fp32", zero=1, ranks=8)
+    setup = TrainSetup("llama-2-7b", "fp32", split=Split(8, zero=1))
     parts = at(setup, Point.OPTIMIZER)
     assert parts["gradients"] == 4 * setup.model.parameters
     assert parts["workspace"] == 4 * zero.buckets(setup)[0]  # the largest, and the first
 
 
 def test_foreach_copies_are_of_the_shard():
-    setup = TrainSetup("llama-2-7b", "fp32", zero=3, ranks=8)
+    setup = TrainSetup("llama-2-7b", "fp32", split=Split(8, zero=3))
     fused = replace(setup, optimizer="adamw-fused")
     more = at(setup, Point.OPTIMIZER).total - at(fused, Point.OPTIMIZER).total
     assert more == -(-4 * setup.model.parameters // 8)
 
 
 def test_what_is_offloaded_leaves_the_gpu():
-    setup = TrainSetup("llama-2-7b", "megatron-bf16", zero=3, ranks=8, checkpointing="full")
+    setup = TrainSetup("llama-2-7b", "megatron-bf16", split=Split(8, zero=3), checkpointing="full")
     moved = replace(setup, offload_optimizer="cpu", offload_parameters="cpu")
     assert all("optimizer" not in moment.parts for moment in budget.train(moved).moments)
     assert at(moved, Point.OPTIMIZER).total == 0
@@ -85,8 +86,11 @@ def test_what_is_offloaded_leaves_the_gpu():
 
 
 def test_one_rank_may_offload():
-    setup = TrainSetup("llama-3.2-1b", "bf16", zero=1, offload_optimizer="cpu", checkpointing="full")
-    assert budget.train(setup).peak_bytes < budget.train(replace(setup, zero=0, offload_optimizer="none")).peak_bytes
+    setup = TrainSetup("llama-3.2-1b", "bf16", split=Split(zero=1), offload_optimizer="cpu", checkpointing="full")
+    assert (
+        budget.train(setup).peak_bytes
+        < budget.train(replace(setup, split=Split(), offload_optimizer="none")).peak_bytes
+    )
 
 
 @pytest.mark.parametrize("precision", ["bf16", "megatron-bf16"])
@@ -94,7 +98,7 @@ def test_one_rank_may_offload():
 @pytest.mark.parametrize(("name", "sequence"), [("tiny-llama", 128), ("tiny-gpt2", 16)])
 def test_accumulated_micro_batches_begin_with_the_last_flat_in_flight(name, sequence, stage, precision):
     """Beside the shards of all gradients; in a step of one micro-batch `step()` has waited for it."""
-    setup = TrainSetup(name, precision, "adamw-fused", 2, sequence, zero=stage, ranks=4, micro_batches=3)
+    setup = TrainSetup(name, precision, "adamw-fused", 2, sequence, split=Split(4, zero=stage), micro_batches=3)
     predicted = budget.train(setup).peak_bytes
     assert predicted == pytest.approx(traced(setup, on="cpu").trace.peak_bytes, rel=0.015)
     assert predicted > 1.1 * budget.train(replace(setup, micro_batches=1)).peak_bytes

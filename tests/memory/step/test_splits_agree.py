@@ -33,8 +33,8 @@ def of(name: str, layers: int, precision: str = "autocast-bf16", **changes: obje
     return step({**model(name).config, "num_hidden_layers": layers}, precision, **changes)
 
 
-def pipe(ranks: int, rank: int, schedule: str = "1F1B") -> Split:
-    return Split(pipeline=ranks, rank=rank, schedule=schedule)
+def pipe(ranks: int, rank: int, schedule: str = "1F1B") -> tuple[Split, int]:
+    return Split(pipeline=ranks, schedule=schedule), rank
 
 
 def shrunk(name: str, **changes: object) -> dict:
@@ -61,37 +61,46 @@ SMALL, FLOWING = step(DENSE, "bf16", sequence=64), step(DEEP, "bf16", sequence=1
 BASE, HALVED = step("llama-3.2-1b"), step(LLAMA, sequence=1024)
 RUNS = {
     # FSDP2
-    "four experts, rows for eight": (step(FEW, "bf16", micro_batch=2, sequence=512, checkpointing="full"), Split(8)),
+    "four experts, rows for eight": (
+        step(FEW, "bf16", micro_batch=2, sequence=512, checkpointing="full"),
+        Split(fsdp=8),
+    ),
     "experts run again while two layers are whole": (
         step(EXPERTS, "bf16", micro_batch=2, sequence=256, checkpointing="nested:2", micro_batches=2),
-        Split(4),
+        Split(fsdp=4),
     ),
-    "gelu_new, accumulated": (step("tiny-gpt2", "fp32", micro_batch=2, sequence=16, micro_batches=2), Split(4)),
+    "gelu_new, accumulated": (step("tiny-gpt2", "fp32", micro_batch=2, sequence=16, micro_batches=2), Split(fsdp=4)),
     "a dense layer and experts": (
         step(shrunk("deepseek-v3", **LATENT), sequence=128, micro_batch=2, checkpointing="full"),
-        Split(4),
+        Split(fsdp=4),
     ),
-    "untied, into shards in BF16": (step("tiny-llama", sequence=64), Split(2, reduced="bf16")),
+    "untied, into shards in BF16": (step("tiny-llama", sequence=64), Split(fsdp=2, reduced="bf16")),
     # FSDP2 by tensor parallel
-    "gathered logits, then the loss": (of("llama-3-8b", 2, sequence=2048, checkpointing="full"), Split(2, 2)),
-    "a tied table's whole gradient": (of("llama-3.2-1b", 2, sequence=64), Split(4, 2)),
-    "a tied table's whole gradient in BF16": (of("llama-3.2-1b", 2, sequence=64), Split(4, 2, reduced="bf16")),
-    "an embedding's whole gradient": (of("llama-3-8b", 2, sequence=64), Split(8, 8)),
-    "accumulated, tied": (of("llama-3.2-1b", 2, sequence=64, micro_batches=2), Split(2, 2)),
-    "a layer, fp32": (of("llama-2-7b", 3, "fp32", sequence=1024, checkpointing="full"), Split(4, 2)),
-    "the root in its shards": (of("llama-3-8b", 2, sequence=64), Split(2, 2)),
-    "the root in its shards in BF16": (of("llama-3-8b", 2, sequence=64), Split(2, 2, reduced="bf16")),
+    "gathered logits, then the loss": (
+        of("llama-3-8b", 2, sequence=2048, checkpointing="full"),
+        Split(fsdp=2, tensor=2),
+    ),
+    "a tied table's whole gradient": (of("llama-3.2-1b", 2, sequence=64), Split(fsdp=4, tensor=2)),
+    "a tied table's whole gradient in BF16": (
+        of("llama-3.2-1b", 2, sequence=64),
+        Split(fsdp=4, tensor=2, reduced="bf16"),
+    ),
+    "an embedding's whole gradient": (of("llama-3-8b", 2, sequence=64), Split(fsdp=8, tensor=8)),
+    "accumulated, tied": (of("llama-3.2-1b", 2, sequence=64, micro_batches=2), Split(fsdp=2, tensor=2)),
+    "a layer, fp32": (of("llama-2-7b", 3, "fp32", sequence=1024, checkpointing="full"), Split(fsdp=4, tensor=2)),
+    "the root in its shards": (of("llama-3-8b", 2, sequence=64), Split(fsdp=2, tensor=2)),
+    "the root in its shards in BF16": (of("llama-3-8b", 2, sequence=64), Split(fsdp=2, tensor=2, reduced="bf16")),
     # pipelines
-    "first": (FLOWING, pipe(4, 0)),
-    "second": (FLOWING, pipe(4, 1)),
-    "last": (FLOWING, pipe(4, 3)),
-    "as many micro-batches as stages": (replace(FLOWING, micro_batches=4), pipe(4, 0)),
-    "gpipe": (FLOWING, pipe(4, 2, "GPipe")),
-    "gpipe's losses": (FLOWING, pipe(4, 3, "GPipe")),
-    "autocast": (replace(FLOWING, precision="autocast-bf16"), pipe(4, 1)),
-    "autocast, short": (replace(FLOWING, precision="autocast-bf16", sequence=64), pipe(3, 1, "GPipe")),
-    "experts, in stages": (step(FEW, micro_batch=2, sequence=128, micro_batches=4), pipe(2, 0)),
-    "sinks": (step(SINKS, "fp32", micro_batch=2, sequence=512, attention="eager", micro_batches=2), pipe(2, 0)),
+    "first": (FLOWING, *pipe(4, 0)),
+    "second": (FLOWING, *pipe(4, 1)),
+    "last": (FLOWING, *pipe(4, 3)),
+    "as many micro-batches as stages": (replace(FLOWING, micro_batches=4), *pipe(4, 0)),
+    "gpipe": (FLOWING, *pipe(4, 2, "GPipe")),
+    "gpipe's losses": (FLOWING, *pipe(4, 3, "GPipe")),
+    "autocast": (replace(FLOWING, precision="autocast-bf16"), *pipe(4, 1)),
+    "autocast, short": (replace(FLOWING, precision="autocast-bf16", sequence=64), *pipe(3, 1, "GPipe")),
+    "experts, in stages": (step(FEW, micro_batch=2, sequence=128, micro_batches=4), *pipe(2, 0)),
+    "sinks": (step(SINKS, "fp32", micro_batch=2, sequence=512, attention="eager", micro_batches=2), *pipe(2, 0)),
     "scaled embeddings, outputs that GPipe's sends hold": (
         step(
             shrunk("gemma-3-1b", num_key_value_heads=1),
@@ -101,103 +110,103 @@ RUNS = {
             checkpointing="full",
             micro_batches=4,
         ),
-        pipe(2, 0, "GPipe"),
+        *pipe(2, 0, "GPipe"),
     ),
-    "two stages, in the middle": (FLOWING, pipe(4, 2, INTERLEAVED)),
+    "two stages, in the middle": (FLOWING, *pipe(4, 2, INTERLEAVED)),
     "two stages, autocast's copies of both": (
         replace(FLOWING, precision="autocast-bf16", sequence=64),
-        pipe(2, 0, INTERLEAVED),
+        *pipe(2, 0, INTERLEAVED),
     ),
-    "two stages, no gradients yet": (replace(FLOWING, precision="fp32", micro_batches=4), pipe(4, 1, INTERLEAVED)),
+    "two stages, no gradients yet": (replace(FLOWING, precision="fp32", micro_batches=4), *pipe(4, 1, INTERLEAVED)),
 }
 SLOW = {
-    "FSDP2: a tied table's three gradients": (replace(BASE, sequence=64, checkpointing="full"), Split(2)),
-    "FSDP2: the loss": (BASE, Split(4)),
-    "FSDP2: the root's flat": (step("qwen3-0.6b", sequence=128, checkpointing="full"), Split(8)),
-    "FSDP2, in BF16: a tied table's": (replace(BASE, sequence=64, checkpointing="full"), Split(2, reduced="bf16")),
-    "FSDP2, in BF16: accumulated, tied": (replace(BASE, sequence=1024, micro_batches=2), Split(2, reduced="bf16")),
-    "every second product": (replace(BASE, checkpointing="selective:every-second"), Split(4)),
-    "inputs on the host": (replace(BASE, checkpointing="offload:inputs"), Split(4)),
-    "segments of four, all whole at once": (step(EIGHT, checkpointing="every:4"), Split(64)),
-    "segments in segments": (replace(HALVED, checkpointing="recursive"), Split(16)),
-    "one layer in a segment of four": (replace(HALVED, checkpointing="nested:4"), Split(16)),
-    "the root in half a model's shards": (step("llama-3-8b", sequence=1024, checkpointing="full"), Split(2)),
-    "inputs on the host, 7B": (step("llama-2-7b", checkpointing="offload:inputs"), Split(64)),
-    "the loss, 8B": (step("llama-3-8b", sequence=4096, checkpointing="full"), Split(8, 8)),
-    "tensor: tied, 1B": (step("llama-3.2-1b", "bf16", sequence=32), Split(tensor_parallel=2)),
-    "tensor: the loss, 7B": (TrainSetup("mistral-7b", "bf16", "sgd", 8, 2048, "full"), Split(tensor_parallel=8)),
-    "7B in stages": (step("llama-2-7b", sequence=2048, micro_batches=8), pipe(4, 0)),
-    "autocast, last": (replace(FLOWING, precision="autocast-bf16"), pipe(4, 3)),
-    "tied, in stages": (step({**DEEP, **TIED}, "bf16", sequence=128, micro_batches=8), pipe(4, 0)),
-    "two stages: first": (FLOWING, pipe(2, 0, INTERLEAVED)),
-    "two stages: last": (FLOWING, pipe(2, 1, INTERLEAVED)),
-    "two stages: tied": (step({**DEEP, **TIED}, "bf16", sequence=128, micro_batches=8), pipe(2, 1, INTERLEAVED)),
+    "FSDP2: a tied table's three gradients": (replace(BASE, sequence=64, checkpointing="full"), Split(fsdp=2)),
+    "FSDP2: the loss": (BASE, Split(fsdp=4)),
+    "FSDP2: the root's flat": (step("qwen3-0.6b", sequence=128, checkpointing="full"), Split(fsdp=8)),
+    "FSDP2, in BF16: a tied table's": (replace(BASE, sequence=64, checkpointing="full"), Split(fsdp=2, reduced="bf16")),
+    "FSDP2, in BF16: accumulated, tied": (replace(BASE, sequence=1024, micro_batches=2), Split(fsdp=2, reduced="bf16")),
+    "every second product": (replace(BASE, checkpointing="selective:every-second"), Split(fsdp=4)),
+    "inputs on the host": (replace(BASE, checkpointing="offload:inputs"), Split(fsdp=4)),
+    "segments of four, all whole at once": (step(EIGHT, checkpointing="every:4"), Split(fsdp=64)),
+    "segments in segments": (replace(HALVED, checkpointing="recursive"), Split(fsdp=16)),
+    "one layer in a segment of four": (replace(HALVED, checkpointing="nested:4"), Split(fsdp=16)),
+    "the root in half a model's shards": (step("llama-3-8b", sequence=1024, checkpointing="full"), Split(fsdp=2)),
+    "inputs on the host, 7B": (step("llama-2-7b", checkpointing="offload:inputs"), Split(fsdp=64)),
+    "the loss, 8B": (step("llama-3-8b", sequence=4096, checkpointing="full"), Split(fsdp=8, tensor=8)),
+    "tensor: tied, 1B": (step("llama-3.2-1b", "bf16", sequence=32), Split(tensor=2)),
+    "tensor: the loss, 7B": (TrainSetup("mistral-7b", "bf16", "sgd", 8, 2048, "full"), Split(tensor=8)),
+    "7B in stages": (step("llama-2-7b", sequence=2048, micro_batches=8), *pipe(4, 0)),
+    "autocast, last": (replace(FLOWING, precision="autocast-bf16"), *pipe(4, 3)),
+    "tied, in stages": (step({**DEEP, **TIED}, "bf16", sequence=128, micro_batches=8), *pipe(4, 0)),
+    "two stages: first": (FLOWING, *pipe(2, 0, INTERLEAVED)),
+    "two stages: last": (FLOWING, *pipe(2, 1, INTERLEAVED)),
+    "two stages: tied": (step({**DEEP, **TIED}, "bf16", sequence=128, micro_batches=8), *pipe(2, 1, INTERLEAVED)),
     "two stages: 8B": (
         step("llama-3-8b", "bf16", sequence=1024, checkpointing="full", micro_batches=8),
-        pipe(4, 3, INTERLEAVED),
+        *pipe(4, 3, INTERLEAVED),
     ),
 }
 ALL = {
-    "the root's flat, 8B": (step("llama-3-8b", sequence=128), Split(8)),
-    "the norm before an MLP": (step("llama-2-7b", sequence=1536, checkpointing="full"), Split(64)),
-    "the end of a layer": (step("llama-2-7b", "fp32", sequence=1024, checkpointing="full"), Split(8)),
-    "bf16": (step("qwen2.5-7b", "bf16", sequence=256), Split(16)),
-    "foreach": (step("llama-2-7b", sequence=512, optimizer="adamw", checkpointing="full"), Split(4)),
-    "accumulated": (step("llama-2-7b", sequence=1024, micro_batches=2), Split(4)),
-    "accumulated, tied, 1B": (replace(BASE, sequence=1024, micro_batches=2), Split(2)),
-    "layernorm": (step("gpt2", sequence=512), Split(4)),
+    "the root's flat, 8B": (step("llama-3-8b", sequence=128), Split(fsdp=8)),
+    "the norm before an MLP": (step("llama-2-7b", sequence=1536, checkpointing="full"), Split(fsdp=64)),
+    "the end of a layer": (step("llama-2-7b", "fp32", sequence=1024, checkpointing="full"), Split(fsdp=8)),
+    "bf16": (step("qwen2.5-7b", "bf16", sequence=256), Split(fsdp=16)),
+    "foreach": (step("llama-2-7b", sequence=512, optimizer="adamw", checkpointing="full"), Split(fsdp=4)),
+    "accumulated": (step("llama-2-7b", sequence=1024, micro_batches=2), Split(fsdp=4)),
+    "accumulated, tied, 1B": (replace(BASE, sequence=1024, micro_batches=2), Split(fsdp=2)),
+    "layernorm": (step("gpt2", sequence=512), Split(fsdp=4)),
     "the root in half a model's shards, BF16": (
         step("llama-3-8b", sequence=1024, checkpointing="full"),
-        Split(2, reduced="bf16"),
+        Split(fsdp=2, reduced="bf16"),
     ),
-    "every second product, 7B": (step("llama-2-7b", checkpointing="selective:every-second"), Split(64)),
+    "every second product, 7B": (step("llama-2-7b", checkpointing="selective:every-second"), Split(fsdp=64)),
     "every second product, the root's flat": (
         step("qwen2.5-7b", sequence=512, checkpointing="selective:every-second"),
-        Split(8),
+        Split(fsdp=8),
     ),
     "every second product, bf16": (
         step("llama-3-8b", "bf16", sequence=4096, checkpointing="selective:every-second"),
-        Split(8),
+        Split(fsdp=8),
     ),
-    "segments of three, two left": (step("llama-2-7b", sequence=1024, checkpointing="every:3"), Split(8)),
-    "segments of seven": (step("qwen2.5-7b", checkpointing="every:7"), Split(64)),
-    "segments of one in those of four": (step("llama-2-7b", checkpointing="nested:4"), Split(64)),
-    "root of the layers": (step("llama-2-7b", "fp32", sequence=1024, checkpointing="sqrt-n"), Split(16)),
-    "the embedding, 7B": (step("qwen2.5-7b", "bf16", sequence=256), Split(4, 2)),
-    "accumulated, 7B": (step("llama-2-7b", sequence=1024, micro_batches=2), Split(2, 2)),
-    "segments, 7B": (step("llama-2-7b", checkpointing="every:8"), Split(64, 8)),
-    "tensor: tied, accumulated": (step("llama-3.2-1b", "bf16", sequence=64, micro_batches=2), Split(tensor_parallel=4)),
-    "tensor: autocast": (step("llama-3.2-1b", sequence=1024), Split(tensor_parallel=2)),
-    "tensor: the optimizer": (step("llama-2-7b", "bf16", sequence=128, checkpointing="full"), Split(tensor_parallel=8)),
-    "tensor: eager": (step("llama-2-7b", "bf16", attention="eager"), Split(tensor_parallel=8)),
-    "tensor: biases": (step("qwen2.5-7b", "bf16", sequence=512), Split(tensor_parallel=4)),
+    "segments of three, two left": (step("llama-2-7b", sequence=1024, checkpointing="every:3"), Split(fsdp=8)),
+    "segments of seven": (step("qwen2.5-7b", checkpointing="every:7"), Split(fsdp=64)),
+    "segments of one in those of four": (step("llama-2-7b", checkpointing="nested:4"), Split(fsdp=64)),
+    "root of the layers": (step("llama-2-7b", "fp32", sequence=1024, checkpointing="sqrt-n"), Split(fsdp=16)),
+    "the embedding, 7B": (step("qwen2.5-7b", "bf16", sequence=256), Split(fsdp=4, tensor=2)),
+    "accumulated, 7B": (step("llama-2-7b", sequence=1024, micro_batches=2), Split(fsdp=2, tensor=2)),
+    "segments, 7B": (step("llama-2-7b", checkpointing="every:8"), Split(fsdp=64, tensor=8)),
+    "tensor: tied, accumulated": (step("llama-3.2-1b", "bf16", sequence=64, micro_batches=2), Split(tensor=4)),
+    "tensor: autocast": (step("llama-3.2-1b", sequence=1024), Split(tensor=2)),
+    "tensor: the optimizer": (step("llama-2-7b", "bf16", sequence=128, checkpointing="full"), Split(tensor=8)),
+    "tensor: eager": (step("llama-2-7b", "bf16", attention="eager"), Split(tensor=8)),
+    "tensor: biases": (step("qwen2.5-7b", "bf16", sequence=512), Split(tensor=4)),
     "tensor: logits gathered in FP32": (
         step("llama-2-7b", "fp32", sequence=8192, checkpointing="full"),
-        Split(tensor_parallel=8),
+        Split(tensor=8),
     ),
-    "recomputed, first": (replace(FLOWING, checkpointing="full"), pipe(2, 0)),
-    "recomputed, last": (replace(FLOWING, checkpointing="full"), pipe(2, 1)),
-    "segments in FP32": (replace(FLOWING, checkpointing="every:2", precision="fp32"), pipe(2, 0)),
-    "FP32": (replace(FLOWING, precision="fp32"), pipe(3, 1)),
-    "the optimizer": (replace(FLOWING, checkpointing="full", sequence=64, optimizer="adamw"), pipe(3, 1)),
-    "the embedding": (replace(FLOWING, checkpointing="full", sequence=64), pipe(3, 0)),
-    "eager": (replace(FLOWING, attention="eager"), pipe(4, 1)),
+    "recomputed, first": (replace(FLOWING, checkpointing="full"), *pipe(2, 0)),
+    "recomputed, last": (replace(FLOWING, checkpointing="full"), *pipe(2, 1)),
+    "segments in FP32": (replace(FLOWING, checkpointing="every:2", precision="fp32"), *pipe(2, 0)),
+    "FP32": (replace(FLOWING, precision="fp32"), *pipe(3, 1)),
+    "the optimizer": (replace(FLOWING, checkpointing="full", sequence=64, optimizer="adamw"), *pipe(3, 1)),
+    "the embedding": (replace(FLOWING, checkpointing="full", sequence=64), *pipe(3, 0)),
+    "eager": (replace(FLOWING, attention="eager"), *pipe(4, 1)),
     "eager, autocast": (
         replace(FLOWING, attention="eager", precision="autocast-bf16", sequence=256),
-        pipe(2, 0, "GPipe"),
+        *pipe(2, 0, "GPipe"),
     ),
-    "gpipe, short": (replace(FLOWING, sequence=64), pipe(3, 1, "GPipe")),
-    "autocast, recomputed": (replace(FLOWING, precision="autocast-bf16", checkpointing="full"), pipe(2, 0)),
-    "8B": (step("llama-3-8b", "bf16", sequence=1024, checkpointing="full", micro_batches=8), pipe(4, 3)),
-    "two stages: first of four": (FLOWING, pipe(4, 0, INTERLEAVED)),
-    "two stages: last of four": (FLOWING, pipe(4, 3, INTERLEAVED)),
-    "two stages: recomputed": (replace(FLOWING, checkpointing="full"), pipe(2, 0, INTERLEAVED)),
-    "two stages: segments": (replace(FLOWING, checkpointing="every:2"), pipe(2, 1, INTERLEAVED)),
+    "gpipe, short": (replace(FLOWING, sequence=64), *pipe(3, 1, "GPipe")),
+    "autocast, recomputed": (replace(FLOWING, precision="autocast-bf16", checkpointing="full"), *pipe(2, 0)),
+    "8B": (step("llama-3-8b", "bf16", sequence=1024, checkpointing="full", micro_batches=8), *pipe(4, 3)),
+    "two stages: first of four": (FLOWING, *pipe(4, 0, INTERLEAVED)),
+    "two stages: last of four": (FLOWING, *pipe(4, 3, INTERLEAVED)),
+    "two stages: recomputed": (replace(FLOWING, checkpointing="full"), *pipe(2, 0, INTERLEAVED)),
+    "two stages: segments": (replace(FLOWING, checkpointing="every:2"), *pipe(2, 1, INTERLEAVED)),
     "two stages: the optimizer": (
         replace(FLOWING, checkpointing="full", sequence=64, optimizer="adamw"),
-        pipe(2, 0, INTERLEAVED),
+        *pipe(2, 0, INTERLEAVED),
     ),
-    "two stages: the embedding": (replace(FLOWING, checkpointing="full", sequence=64), pipe(4, 0, INTERLEAVED)),
+    "two stages: the embedding": (replace(FLOWING, checkpointing="full", sequence=64), *pipe(4, 0, INTERLEAVED)),
 }
 PARTS = {  # small, so that the whole gradient of an embedding, or a tied table's three, are seen
     "an embedding's whole gradient": SMALL,
@@ -209,23 +218,15 @@ PARTS = {  # small, so that the whole gradient of an embedding, or a tied table'
 }
 
 
-def predicted(setup: TrainSetup, split: Split, card: str | None = None) -> budget.TrainBudget:
-    if split.pipeline > 1:
-        return budget.pipeline(setup, split.pipeline, split.rank, split.schedule, card)
-    if split.fsdp > 1:
-        return budget.fsdp2(setup, split.fsdp, card, reduced=split.reduced, tensor=split.tensor_parallel)
-    return budget.tensor_parallel(setup, split.tensor_parallel, card)
+def off(setup: TrainSetup, split: Split, rank: int = 0) -> float:
+    put_in, shared = None if whole_layers(setup.segments) else apply, replace(setup, split=split)
+    traced = trace.train(shared, "h100", apply=put_in, rank=rank)
+    return budget.train(shared, "h100", rank).tensor_bytes / traced.tensor_bytes - 1
 
 
-def off(setup: TrainSetup, split: Split) -> float:
-    put_in = None if whole_layers(setup.segments) else apply
-    traced = trace.train(setup, "h100", split=split, apply=put_in)
-    return predicted(setup, split, "h100").tensor_bytes / traced.tensor_bytes - 1
-
-
-def marked(runs: dict[str, tuple[TrainSetup, Split]], *marks: pytest.MarkDecorator) -> list:
+def marked(runs: dict[str, tuple], *marks: pytest.MarkDecorator) -> list:
     """The names, marked where an embedding that is not the head's is divided."""
-    whole = {name: split.tensor_parallel == 1 or setup.model.tied for name, (setup, split) in runs.items()}
+    whole = {name: split.tensor == 1 or setup.model.tied for name, (setup, split, *_) in runs.items()}
     return [pytest.param(name, marks=(*marks, *(() if whole[name] else [divided_embedding]))) for name in runs]
 
 
@@ -235,9 +236,9 @@ def test_the_peak_of_a_rank_is_the_traces(run):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("run", marked({name: (setup, Split(tensor_parallel=2)) for name, setup in PARTS.items()}))
+@pytest.mark.parametrize("run", marked({name: (setup, Split(tensor=2)) for name, setup in PARTS.items()}))
 def test_the_peak_of_a_part_is_the_traces_on_each_rank(run, rank):
-    assert abs(off(PARTS[run], Split(tensor_parallel=2, rank=rank))) < 0.005
+    assert abs(off(PARTS[run], Split(tensor=2), rank)) < 0.005
 
 
 # --- what ranks hold -------------------------------------------------------------------------------------------------
@@ -245,16 +246,17 @@ def test_the_peak_of_a_part_is_the_traces_on_each_rank(run, rank):
 
 @pytest.mark.parametrize("schedule", ["1F1B", INTERLEAVED])
 def test_the_stages_have_the_whole_model_together(schedule):
-    held = [budget.pipeline(FLOWING, 4, rank, schedule).parts["parameters"] for rank in range(4)]
+    shared = replace(FLOWING, split=Split(pipeline=4, schedule=schedule))
+    held = [budget.train(shared, rank=rank).parts["parameters"] for rank in range(4)]
     assert sum(held) == pytest.approx(2 * FLOWING.model.parameters, rel=0.001)
 
 
 def test_the_weights_of_a_rank_are_divided_by_both_dimensions():
-    one, many = (budget.fsdp2(BASE, ranks).at("optimizer step").parts for ranks in (2, 64))
+    one, many = (budget.train(shared(BASE, fsdp=ranks)).at("optimizer step").parts for ranks in (2, 64))
     assert many["parameters"] == pytest.approx(one["parameters"] / 32, rel=0.001)
-    parts = [budget.fsdp2(BASE, ranks, tensor=8 // ranks).parts["parameters"] for ranks in (8, 4, 2)]
+    splits = ({"fsdp": ranks, "tensor": 8 // ranks} for ranks in (8, 4, 2))
+    parts = [budget.train(shared(BASE, **split)).parts["parameters"] for split in splits]
     assert parts[1:] == pytest.approx(parts[:1] * 2, rel=0.001)
-    assert budget.fsdp2(BASE, 8, "h100", tensor=1) == budget.fsdp2(BASE, 8, "h100")
 
 
 @pytest.mark.parametrize("name", ["llama-3-8b", "llama-3.2-1b", "qwen2.5-7b"])
@@ -264,7 +266,8 @@ def test_a_rank_has_the_weights_that_the_split_by_hand_has(name):
 
 def test_the_peak_can_be_at_the_end_of_the_segment_before_the_last():
     """There the last segment's gradients are on their way: 7.6 MiB more than at the first segment's end."""
-    assert predicted(*ALL["segments, 7B"]).peak.layer == 23
+    setup, split = ALL["segments, 7B"]
+    assert budget.train(replace(setup, split=split)).peak.layer == 23
 
 
 @pytest.mark.parametrize(("ranks", "rank", "micro_batches"), [(2, 0, 4), (2, 1, 4), (4, 0, 8), (4, 3, 12), (4, 2, 4)])
@@ -287,40 +290,47 @@ def test_the_order_is_pytorchs(ranks, rank, micro_batches):
 
 GROUPED = TrainSetup("llama-3-8b", "fp32", sequence=1024, checkpointing="every:6")  # whose heads no fused kernel takes
 GEMMA = TrainSetup("gemma-2-9b", "bf16", attention="eager", micro_batches=4)
+FUSED = replace(BASE, loss="liger")
 BAD = [
-    (lambda: budget.fsdp2(replace(BASE, precision="megatron-bf16"), 8), "megatron-bf16 under FSDP2"),
-    (lambda: budget.fsdp2(replace(BASE, checkpointing="offload"), 8), "no closed form"),
-    (lambda: budget.fsdp2(replace(BASE, zero=3, ranks=8), 8), "not predicted"),
-    (lambda: budget.fsdp2(BASE, 1), "ranks is 1"),
-    (lambda: budget.fsdp2(BASE, 0.5), "ranks is 0.5"),
-    (lambda: budget.fsdp2(BASE, 8, reduced="fp8"), "fp8"),
-    (lambda: budget.fsdp2(GROUPED, 16, "h100"), "falls back to the plain formula"),
+    (lambda: predict(replace(BASE, precision="megatron-bf16"), fsdp=8), "megatron-bf16 under FSDP2"),
+    (lambda: predict(replace(BASE, checkpointing="offload"), fsdp=8), "no closed form"),
+    (lambda: predict(BASE, data=2, fsdp=8), "2 replicas in a run on DDP 2 × FSDP 8"),
+    (lambda: predict(BASE, fsdp=8, reshard=False), "weights that stay gathered"),
+    (lambda: predict(BASE, fsdp=8, pipeline=2), "a pipeline in a run on FSDP 8 × PP 2"),
+    (lambda: predict(FUSED, fsdp=8), "over several ranks"),
+    (lambda: predict(GROUPED, "h100", fsdp=16), "falls back to the plain formula"),
     (lambda: Split(fsdp=8, reduced="fp8"), "fp8"),
-    (lambda: trace.train(replace(BASE, precision="fp32"), split=Split(2, reduced="bf16")), "reduced in bf16 from fp32"),
-    (lambda: budget.fsdp2(BASE, 8, tensor=0), "tensor is 0"),
-    (lambda: budget.fsdp2(BASE, 8, tensor=2.0), "tensor is 2.0"),
-    (lambda: budget.fsdp2(BASE, 1, tensor=2), "ranks is 1"),
-    (lambda: budget.fsdp2(BASE, 8, tensor=16), "8 KV heads over 16"),
-    (lambda: budget.fsdp2(TrainSetup("gpt2", sequence=64), 8, tensor=2), "no closed form"),
-    (lambda: budget.tensor_parallel(replace(BASE, precision="megatron-bf16"), 2), "megatron-bf16 under tensor"),
-    (lambda: budget.tensor_parallel(BASE, 16), "8 KV heads over 16"),
-    (lambda: budget.tensor_parallel(BASE, 1), "ranks is 1"),
-    (lambda: budget.tensor_parallel(TrainSetup("phi-4", "bf16", sequence=64), 2), "no closed form"),
-    (lambda: budget.tensor_parallel(replace(BASE, zero=3, ranks=8), 2), "not predicted"),
-    (lambda: budget.tensor_parallel(replace(GROUPED, checkpointing="none"), 4, "h100"), "falls back"),
-    (lambda: budget.pipeline(FLOWING, 4, 0, "InterleavedZeroBubble"), "closed form"),
-    (lambda: budget.pipeline(FLOWING, 9), "stages is 9"),
-    (lambda: budget.pipeline(replace(FLOWING, micro_batches=2), 4), "2 micro-batches in 4 stages"),
-    (lambda: budget.pipeline(replace(FLOWING, checkpointing="selective"), 4), "no closed form"),
-    (lambda: budget.pipeline(replace(FLOWING, precision="megatron-bf16"), 4), "megatron-bf16 in a pipeline"),
-    (lambda: budget.pipeline(replace(FLOWING, zero=3, ranks=8), 4), "not predicted"),
-    (lambda: budget.pipeline(TrainSetup("gpt2", "bf16", sequence=64, micro_batches=4), 4), "no closed form"),
-    (lambda: budget.pipeline(GEMMA, 4), "no closed form"),
-    (lambda: budget.pipeline(FLOWING, 3, 0, INTERLEAVED), "8 micro-batches in 3 ranks"),
-    (lambda: budget.pipeline(replace(FLOWING, micro_batches=10), 5, 0, INTERLEAVED), "stages is 10"),
-    (lambda: budget.pipeline(FLOWING, 4, 4, INTERLEAVED), "stage is 4"),
-    (lambda: budget.pipeline(replace(FLOWING, checkpointing="selective"), 4, 0, INTERLEAVED), "no closed form"),
+    (lambda: Split(fsdp=8, zero=3), "one of them"),
+    (lambda: Split(fsdp=0.5), "fsdp is 0.5"),
+    (lambda: Split(tensor=0), "tensor is 0"),
+    (lambda: trace.train(shared(replace(BASE, precision="fp32"), fsdp=2, reduced="bf16")), "reduced in bf16 from fp32"),
+    (lambda: predict(BASE, fsdp=8, tensor=16), "8 KV heads over 16"),
+    (lambda: predict(TrainSetup("gpt2", sequence=64), fsdp=8, tensor=2), "no closed form"),
+    (lambda: predict(replace(BASE, precision="megatron-bf16"), tensor=2), "megatron-bf16 under tensor"),
+    (lambda: predict(BASE, tensor=16), "8 KV heads over 16"),
+    (lambda: predict(TrainSetup("phi-4", "bf16", sequence=64), tensor=2), "no closed form"),
+    (lambda: predict(replace(GROUPED, checkpointing="none"), "h100", tensor=4), "falls back"),
+    (lambda: predict(FLOWING, pipeline=4, schedule="InterleavedZeroBubble"), "closed form"),
+    (lambda: predict(FLOWING, pipeline=9), "stages is 9"),
+    (lambda: predict(replace(FLOWING, micro_batches=2), pipeline=4), "2 micro-batches in 4 stages"),
+    (lambda: predict(replace(FLOWING, checkpointing="selective"), pipeline=4), "no closed form"),
+    (lambda: predict(replace(FLOWING, precision="megatron-bf16"), pipeline=4), "megatron-bf16 in a pipeline"),
+    (lambda: predict(TrainSetup("gpt2", "bf16", sequence=64, micro_batches=4), pipeline=4), "no closed form"),
+    (lambda: predict(GEMMA, pipeline=4), "no closed form"),
+    (lambda: predict(FLOWING, pipeline=3, schedule=INTERLEAVED), "8 micro-batches in 3 ranks"),
+    (lambda: predict(replace(FLOWING, micro_batches=10), pipeline=5, schedule=INTERLEAVED), "stages is 10"),
+    (lambda: budget.train(shared(FLOWING, pipeline=4), rank=4), "rank is 4"),
+    (lambda: trace.train(shared(FLOWING, pipeline=4), rank=4), "rank is 4"),
+    (lambda: predict(replace(FLOWING, checkpointing="selective"), pipeline=4, schedule=INTERLEAVED), "no closed form"),
 ]
+
+
+def shared(setup: TrainSetup, **split: object) -> TrainSetup:
+    return replace(setup, split=Split(**split))
+
+
+def predict(setup: TrainSetup, card: str | None = None, **split: object) -> budget.TrainBudget:
+    return budget.train(shared(setup, **split), card)
 
 
 @pytest.mark.parametrize(("call", "words"), BAD)

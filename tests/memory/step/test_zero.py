@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.catalog import MODELS, PRECISIONS, TrainSetup, WorkbookError, device, model
+from helpers.catalog.split import Split
 from helpers.memory.step.ranks import zero
 from helpers.memory.step.ranks.zero import Traffic
 
@@ -32,8 +33,7 @@ setups = st.builds(
     precision=st.sampled_from(sorted(PRECISIONS)),
     optimizer=st.sampled_from(["sgd", "sgd-momentum", "adamw", "adamw-fused"]),
     sequence=st.just(64),
-    zero=st.integers(0, 3),
-    ranks=st.integers(1, 4096),
+    split=st.builds(Split, st.integers(1, 4096), st.integers(0, 3)),
 )
 quick = settings(max_examples=60)
 
@@ -81,10 +81,11 @@ def test_every_part_by_hand_on_four_uneven_ranks():
     flats = (2 * TABLE + 30, LAYER, LAYER, LAYER)
     padded, shard = -(-n // 4) * 4, -(-n // 4)  # one bucket holds all of it
     by_unit = sum(-(-values // 4) for values in flats)
-    assert held(uneven(ranks=4)) == {"parameters": 4 * n, "gradients": 4 * padded, "optimizer": 8 * n}
-    assert held(uneven(ranks=4, zero=1)) == {"parameters": 4 * padded, "gradients": 4 * n, "optimizer": 8 * shard}
-    assert held(uneven(ranks=4, zero=2)) == {"parameters": 4 * padded, "gradients": 4 * shard, "optimizer": 8 * shard}
-    assert held(uneven(ranks=4, zero=3)) == dict(zip(PARTS, (4 * by_unit, 4 * by_unit, 8 * by_unit), strict=True))
+    one, two, three = (held(uneven(split=Split(4, zero=stage))) for stage in (1, 2, 3))
+    assert held(uneven(split=Split(4))) == {"parameters": 4 * n, "gradients": 4 * padded, "optimizer": 8 * n}
+    assert one == {"parameters": 4 * padded, "gradients": 4 * n, "optimizer": 8 * shard}
+    assert two == {"parameters": 4 * padded, "gradients": 4 * shard, "optimizer": 8 * shard}
+    assert three == dict(zip(PARTS, (4 * by_unit, 4 * by_unit, 8 * by_unit), strict=True))
 
 
 @quick
@@ -106,7 +107,7 @@ def test_all_ranks_together_hold_the_whole_and_less_than_its_padding(setup):
 @quick
 @given(setups, st.integers(1, 500))
 def test_more_ranks_never_hold_more_of_what_is_sharded(setup, more):
-    few, many = held(setup), held(replace(setup, ranks=setup.ranks + more))
+    few, many = held(setup), held(replace(setup, split=Split(setup.ranks + more, setup.zero)))
     for part, stage in zip(PARTS, (3, 2, 1), strict=True):
         if setup.zero >= stage:
             assert many[part] <= few[part]
@@ -115,16 +116,18 @@ def test_more_ranks_never_hold_more_of_what_is_sharded(setup, more):
 @quick
 @given(setups, st.integers(0, 2))
 def test_the_next_stage_never_holds_more_but_for_padding(setup, stage):
-    here, there = (zero.held(replace(setup, zero=zero_)).device.total for zero_ in (stage, stage + 1))
+    here, there = (
+        zero.held(replace(setup, split=Split(setup.ranks, zero_))).device.total for zero_ in (stage, stage + 1)
+    )
     most = 12 + setup.precision_recipe.grad_bytes + setup.precision_recipe.weight_bytes
-    flats = len(zero.flats(replace(setup, zero=3))) + len(zero.buckets(setup))
+    flats = len(zero.flats(replace(setup, split=Split(setup.ranks, 3)))) + len(zero.buckets(setup))
     assert there <= here + most * flats * (setup.ranks if stage == 0 else 1)
 
 
 @quick
 @given(setups, st.sampled_from(["cpu", "nvme"]))
 def test_an_offload_moves_bytes_and_a_host_optimizer_adds_its_own_copy(setup, tier):
-    setup = replace(setup, zero=max(1, setup.zero))
+    setup = replace(setup, split=Split(setup.ranks, max(1, setup.zero)))
     moved = replace(setup, offload_optimizer=tier)
     here, there = zero.held(setup), zero.held(moved)
     other = there.host if tier == "cpu" else there.nvme
@@ -138,11 +141,11 @@ def test_an_offload_moves_bytes_and_a_host_optimizer_adds_its_own_copy(setup, ti
 
 
 def test_parameters_follow_to_their_own_tier():
-    setup = uneven(zero=3, ranks=4, offload_optimizer="nvme", offload_parameters="cpu")
+    setup = uneven(split=Split(4, zero=3), offload_optimizer="nvme", offload_parameters="cpu")
     tiers = zero.held(setup)
     assert tiers.device.total == 0
     assert dict(tiers.host) == {
-        "parameters": held(uneven(zero=3, ranks=4))["parameters"],
+        "parameters": held(uneven(split=Split(4, zero=3)))["parameters"],
         "gradients": tiers.nvme["gradients"],
         "optimizer": 0,
     }
@@ -151,8 +154,11 @@ def test_parameters_follow_to_their_own_tier():
 
 def test_adafactor_s_factors_are_divided_and_8_bit_states_follow_the_flats():
     whole = zero.held(TrainSetup("llama-2-7b", "bf16", "adafactor")).device["optimizer"]
-    assert zero.held(TrainSetup("llama-2-7b", "bf16", "adafactor", zero=3, ranks=8)).device["optimizer"] == whole // 8
-    eight_bit = zero.held(uneven(optimizer="adamw-8bit", zero=1, ranks=2)).device["optimizer"]
+    assert (
+        zero.held(TrainSetup("llama-2-7b", "bf16", "adafactor", split=Split(8, zero=3))).device["optimizer"]
+        == whole // 8
+    )
+    eight_bit = zero.held(uneven(optimizer="adamw-8bit", split=Split(2, zero=1))).device["optimizer"]
     shard = -(-(2 * TABLE + 30 + 3 * LAYER) // 2)
     assert eight_bit == 2 * (shard + 4 * -(-shard // 256))
 
@@ -163,7 +169,7 @@ def test_adafactor_s_factors_are_divided_and_8_bit_states_follow_the_flats():
 @pytest.mark.parametrize("stage", range(4))
 @pytest.mark.parametrize("name", ["llama-2-7b", "llama-3.2-1b", "gpt2"])  # untied, tied, learned positions
 def test_a_step_sends_two_models_and_stage_3_three_less_its_root(stage, name):
-    setup = TrainSetup(name, "bf16", sequence=64, zero=stage, ranks=1)
+    setup = TrainSetup(name, "bf16", sequence=64, split=Split(1, zero=stage))
     n, root = setup.model.parameters, zero.units(setup.model)[0]
     passes = zero.traffic(setup).passes(2 * n)
     assert passes == (2 if stage < 3 else 3 - Fraction(root, n))
@@ -180,7 +186,7 @@ def test_each_rank_sends_the_ring_s_share_of_every_payload(setup):
 
 
 def test_payloads_have_the_width_of_what_travels():
-    setup = TrainSetup("llama-2-7b", "megatron-bf16", zero=1, ranks=8)
+    setup = TrainSetup("llama-2-7b", "megatron-bf16", split=Split(8, zero=1))
     traffic, n = zero.traffic(setup), setup.model.parameters
     assert traffic.of("reduce_scatter").payload_bytes == 4 * n
     assert traffic.of("all_gather").payload_bytes == 2 * n
@@ -189,7 +195,7 @@ def test_payloads_have_the_width_of_what_travels():
 
 @pytest.mark.parametrize(("stage", "reduced", "gathered"), [(0, 1, 0), (1, 1, 1), (2, 3, 1), (3, 3, 3)])
 def test_accumulation_is_paid_by_the_stages_that_cannot_wait(stage, reduced, gathered):
-    setup = uneven(zero=stage, ranks=4)
+    setup = uneven(split=Split(4, zero=stage))
     one, three = zero.traffic(setup), zero.traffic(setup, micro_batches=3)
     for kinds, times in ((("all_reduce", "reduce_scatter"), reduced), (("all_gather",), gathered)):
         for kind in kinds:
@@ -197,14 +203,14 @@ def test_accumulation_is_paid_by_the_stages_that_cannot_wait(stage, reduced, gat
 
 
 def test_stage_3_gathers_every_layer_twice_and_the_root_once():
-    traffic = zero.traffic(uneven(zero=3, ranks=4))
+    traffic = zero.traffic(uneven(split=Split(4, zero=3)))
     layer, root = 4 * (LAYER + -LAYER % 4), 4 * (2 * TABLE + 30 + -(2 * TABLE + 30) % 4)
     assert sorted(call.payload_bytes for call in traffic.of("all_gather").calls) == sorted([root, *[layer] * 6])
     assert sorted(call.payload_bytes for call in traffic.of("reduce_scatter").calls) == sorted([root, *[layer] * 3])
 
 
 def test_no_offload_moves_nothing():
-    assert zero.link_bytes(uneven(zero=3, ranks=4)) == zero.LinkBytes()
+    assert zero.link_bytes(uneven(split=Split(4, zero=3))) == zero.LinkBytes()
 
 
 @pytest.mark.parametrize(
@@ -218,7 +224,7 @@ def test_no_offload_moves_nothing():
     ],
 )
 def test_what_the_host_link_carries_over_two_micro_batches(stage, tiers, times):
-    setup = uneven(zero=stage, ranks=4, offload_optimizer=tiers[0], offload_parameters=tiers[1])
+    setup = uneven(split=Split(4, zero=stage), offload_optimizer=tiers[0], offload_parameters=tiers[1])
     shards = 4 * sum(flat.shard for flat in zero.flats(setup))
     root = 4 * zero.flats(setup)[0].shard if tiers[1] == "cpu" else 0
     moved = zero.link_bytes(setup, micro_batches=2)
@@ -227,7 +233,7 @@ def test_what_the_host_link_carries_over_two_micro_batches(stage, tiers, times):
 
 
 def test_a_disk_reads_and_writes_what_it_holds():
-    setup = uneven(zero=3, ranks=4, offload_optimizer="nvme", offload_parameters="nvme")
+    setup = uneven(split=Split(4, zero=3), offload_optimizer="nvme", offload_parameters="nvme")
     tiers, moved = zero.held(setup).nvme, zero.link_bytes(setup)
     states = tiers["optimizer"] + tiers["gradients"]
     assert moved.nvme_read_bytes == states + moved.up_bytes
@@ -236,7 +242,7 @@ def test_a_disk_reads_and_writes_what_it_holds():
 
 
 def test_floors_divide_by_one_direction():
-    setup = TrainSetup("llama-2-7b", "bf16", zero=2, ranks=8, offload_optimizer="cpu")
+    setup = TrainSetup("llama-2-7b", "bf16", split=Split(8, zero=2), offload_optimizer="cpu")
     rate = device("a100-80gb").link_bytes_per_s("nvlink")
     assert rate == 300e9
     n = setup.model.parameters
@@ -247,12 +253,12 @@ def test_floors_divide_by_one_direction():
 
 BAD = [
     (lambda: uneven(offload_optimizer="cpu"), "choose zero=1"),
-    (lambda: uneven(zero=2, offload_parameters="cpu"), "choose zero=3"),
-    (lambda: uneven(zero=2, offload_parameters="nvme"), "parameters are sharded at stage 3 only"),
-    (lambda: uneven(zero=1, offload_optimizer="gpu"), "none, cpu, nvme"),
-    (lambda: uneven(zero=1, offload_optimizer="cpuu"), "did you mean 'cpu'"),
-    (lambda: uneven(zero=1, offload_optimizer=True), "unknown tier for offload_optimizer"),
-    (lambda: uneven(zero=3, offload_parameters=None), "unknown tier for offload_parameters"),
+    (lambda: uneven(split=Split(zero=2), offload_parameters="cpu"), "choose zero=3"),
+    (lambda: uneven(split=Split(zero=2), offload_parameters="nvme"), "parameters are sharded at stage 3 only"),
+    (lambda: uneven(split=Split(zero=1), offload_optimizer="gpu"), "none, cpu, nvme"),
+    (lambda: uneven(split=Split(zero=1), offload_optimizer="cpuu"), "did you mean 'cpu'"),
+    (lambda: uneven(split=Split(zero=1), offload_optimizer=True), "unknown tier for offload_optimizer"),
+    (lambda: uneven(split=Split(zero=3), offload_parameters=None), "unknown tier for offload_parameters"),
     (lambda: zero.traffic(uneven(), 0), "micro_batches is 0"),
     (lambda: zero.traffic(uneven(), 1.5), "micro_batches is 1.5"),
     (lambda: zero.link_bytes(uneven(), True), "micro_batches is True"),
@@ -275,4 +281,4 @@ def test_bad_input(call, told):
 
 
 def test_upper_case_is_taken():
-    assert uneven(zero=1, offload_optimizer="CPU").offload_optimizer == "cpu"
+    assert uneven(split=Split(zero=1), offload_optimizer="CPU").offload_optimizer == "cpu"

@@ -85,7 +85,7 @@ def second_step_traced(policy: str, reshard: bool):
     return dict(seen[0]), dict(seen[1]), found.peak_bytes
 
 
-def peak_of_split(setup, split):
+def peak_of_split(setup):
     """What a real rank measures of the second step of a split run, and what a trace has besides.
 
     AdamW's counters are made outside of any operator, so the meter leaves them out; and but for a pipeline the batch is
@@ -97,7 +97,7 @@ def peak_of_split(setup, split):
     from helpers.memory.meter.timeline import live_at_peak
     from helpers.memory.trace.split import run_on_rank
 
-    run = run_on_rank(setup, split)
+    run = run_on_rank(setup)
     meter = FreshMeter()
     meter.adopt((local(tensor) for tensor in (*run.model.parameters(), *run.model.buffers())), "parameters")
     with meter:
@@ -106,6 +106,6 @@ def peak_of_split(setup, split):
         first = len(meter.events)
         run.step()
     meter.stop()
-    batch = 0 if split.pipeline > 1 else rounded(8 * setup.tokens)
+    batch = 0 if setup.split.pipeline > 1 else rounded(8 * setup.tokens)
     counters = sum("step" in state for optimizer in run.optimizers for state in optimizer.state.values())
     return sum(block.size_bytes for block in live_at_peak(meter.events, first)) + 512 * counters + batch

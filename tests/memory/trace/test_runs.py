@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from helpers.catalog import ServeSetup, TrainSetup, WorkbookError
+from helpers.catalog.split import Split
 from helpers.memory import budget, trace
 
 GIB = 2**30
@@ -66,7 +67,7 @@ def test_lora_trains_only_its_adapters():
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: trace.train(TrainSetup("tiny-llama", zero=3, ranks=2)),
+        lambda: trace.train(TrainSetup("tiny-llama", split=Split(2, zero=3))),
         lambda: trace.train(TrainSetup("tiny-llama"), steps=0),
         lambda: trace.train(TrainSetup("tiny-llama"), gpu="h1000"),
         lambda: trace.prefill(ServeSetup("tiny-llama", weights="int8")),

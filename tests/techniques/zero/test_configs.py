@@ -12,16 +12,17 @@ import pytest
 import yaml
 
 from helpers.catalog import TrainSetup, WorkbookError
+from helpers.catalog.split import Split
 from helpers.memory.step.ranks.zero import units
 from helpers.techniques.zero.configs import accelerate_config, deepspeed_config
 from tests.house import tree
 from tests.techniques.zero import cases, engine_cases
 
 needs_deepspeed = pytest.mark.needs("deepspeed", "pip install -r requirements-deepspeed.txt")
-PLAN = TrainSetup("llama-2-7b", "megatron-bf16", "adamw-fused", micro_batch=2, zero=3, ranks=2)
+PLAN = TrainSetup("llama-2-7b", "megatron-bf16", "adamw-fused", micro_batch=2, split=Split(2, zero=3))
 PLANS = [
-    *(replace(PLAN, zero=stage) for stage in range(4)),
-    *(replace(PLAN, zero=stage, offload_optimizer="cpu") for stage in (1, 2, 3)),
+    *(replace(PLAN, split=Split(2, zero=stage)) for stage in range(4)),
+    *(replace(PLAN, split=Split(2, zero=stage), offload_optimizer="cpu") for stage in (1, 2, 3)),
     replace(PLAN, offload_optimizer="cpu", offload_parameters="cpu"),
     replace(PLAN, offload_optimizer="nvme", offload_parameters="nvme"),
     replace(PLAN, offload_optimizer="none", offload_parameters="nvme"),
@@ -58,7 +59,10 @@ def test_every_key_is_one_of_deepspeed_s(ranks2):
     broken = deepspeed_config(PLAN)
     broken["zero_optimization"]["stage4"] = True
     assert "stage4" in ranks2.run(engine_cases.deepspeed_refuses, broken)[0]
-    assert "train_batch_size" in ranks2.run(engine_cases.deepspeed_refuses, deepspeed_config(replace(PLAN, ranks=8)))[0]
+    assert (
+        "train_batch_size"
+        in ranks2.run(engine_cases.deepspeed_refuses, deepspeed_config(replace(PLAN, split=Split(8, zero=3))))[0]
+    )
     assert not ranks2.run(engine_cases.deepspeed_refuses, deepspeed_config(PLAN))[0]
 
 
@@ -79,7 +83,7 @@ def test_sizes_come_from_the_model():
 
 FSDP_PLANS = [
     replace(PLAN, precision="autocast-bf16"),
-    replace(PLAN, precision="autocast-bf16", zero=2),
+    replace(PLAN, precision="autocast-bf16", split=Split(2, zero=2)),
     replace(PLAN, precision="bf16", offload_optimizer="cpu", offload_parameters="cpu"),
     replace(PLAN, precision="fp32", checkpointing="full"),
 ]
@@ -117,21 +121,27 @@ def test_accelerate_reads_what_was_meant(plan, tmp_path):
 
 
 def test_stage_0_is_ddp_and_one_rank_is_nothing():
-    ddp = yaml.safe_load(accelerate_config(replace(PLAN, precision="fp32", zero=0)))
+    ddp = yaml.safe_load(accelerate_config(replace(PLAN, precision="fp32", split=Split(2))))
     assert ddp["distributed_type"] == "MULTI_GPU"
     assert "fsdp_config" not in ddp
     assert yaml.safe_load(accelerate_config(TrainSetup("llama-2-7b", "fp32")))["distributed_type"] == "NO"
 
 
+ON_HOST = {"offload_optimizer": "cpu"}
 CANNOT = [
     (deepspeed_config, {"optimizer": "adafactor"}, "adafactor", "adamw-fused"),
     (deepspeed_config, {"optimizer": "adamw-8bit"}, "adamw-8bit", "adamw-fused"),
-    (deepspeed_config, {"precision": "bf16", "zero": 0}, "stage 0", "zero=1"),
-    (deepspeed_config, {"offload_optimizer": "nvme", "zero": 2}, "stage 2", "zero=3"),
-    (accelerate_config, {"zero": 1}, "zero is 1", "deepspeed_config"),
+    (deepspeed_config, {"precision": "bf16", "split": Split(2)}, "stage 0", "zero=1"),
+    (deepspeed_config, {"offload_optimizer": "nvme", "split": Split(2, zero=2)}, "stage 2", "zero=3"),
+    (accelerate_config, {"split": Split(2, zero=1)}, "zero is 1", "deepspeed_config"),
     (accelerate_config, {"offload_optimizer": "nvme", "offload_parameters": "nvme"}, "NVMe", "ZeRO-Infinity"),
-    (accelerate_config, {"offload_optimizer": "cpu"}, "offload_optimizer is 'cpu'", "both 'cpu'"),
-    (accelerate_config, {"offload_optimizer": "cpu", "zero": 2}, "offload_optimizer is 'cpu'", "both 'cpu'"),
+    (accelerate_config, ON_HOST, "offload_optimizer is 'cpu'", "both 'cpu'"),
+    (
+        accelerate_config,
+        {"offload_optimizer": "cpu", "split": Split(2, zero=2)},
+        "offload_optimizer is 'cpu'",
+        "both 'cpu'",
+    ),
     (accelerate_config, {"precision": "megatron-bf16"}, "megatron-bf16", "autocast-bf16"),
     (accelerate_config, {"precision": "torchao-fp8"}, "would train in BF16", "precision='bf16'"),
     (deepspeed_config, {"precision": "torchao-fp8"}, "would train in BF16", "precision='bf16'"),

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from helpers.catalog import TrainSetup, WorkbookError
+from helpers.catalog.split import Split
 from helpers.memory.step.ranks import zero as formula
 from helpers.techniques.zero import traced
 from tests.techniques.zero import cases
@@ -77,7 +78,7 @@ def test_without_clipping_the_training_is_another(ranks2):
 
 def setup_of(kind, stage, ranks, optimizer="adamw-foreach"):
     return TrainSetup(
-        cases.build(kind).config, "fp32", optimizer, cases.ROWS // ranks, cases.TOKENS, zero=stage, ranks=ranks
+        cases.build(kind).config, "fp32", optimizer, cases.ROWS // ranks, cases.TOKENS, split=Split(ranks, zero=stage)
     )
 
 

@@ -61,8 +61,7 @@ class FullyShardedStep(TapedStep):
         self.shard_width, self.gathered_width, self.reduced_width = widths(setup.precision, reduced)
         self.adds = setup.micro_batches > 1  # into shards
         computes = "bf16" if self.gathered_width == 2 else "fp32"
-        alone = replace(setup, precision=computes, zero=0, ranks=1, micro_batches=1)
-        super().__init__(alone, card)
+        super().__init__(replace(setup, precision=computes, micro_batches=1), card)
 
     def _weights(self) -> None:
         super()._weights()

@@ -133,12 +133,12 @@ def _require_known(setup: TrainSetup, stages: int, stage: int) -> None:
     require_whole("stages", stages, 2, len(setup.model.layers), do="predict one rank by budget.train(setup)")
     require_whole("stage", stage, 0, stages - 1, do="stages are counted from 0")
     if setup.precision not in PRECISIONS:
-        do = "choose one of them, or predict FSDP2: budget.fsdp2, `workbook trace train --fsdp`"
+        do = "choose one of them, or predict FSDP2: Split(fsdp=8), --fsdp 8"
         raise WorkbookError(f"{setup.precision} in a pipeline has no closed form here", ", ".join(PRECISIONS), do)
     if setup.checkpoint_every is None:
         what = f"checkpointing {setup.checkpointing!r} in stages has no closed form here"
         raise WorkbookError(what, "none, full or every:K", "choose full, or shard the run by FSDP2")
     if setup.model.learned_positions or setup.model.family == "gemma2":
         what = f"{setup.model.name} (family {setup.model.family!r}) in stages has no closed form here"
-        do = "choose FSDP2: budget.fsdp2, `workbook trace train --fsdp`"
+        do = "choose FSDP2: Split(fsdp=8), --fsdp 8"
         raise WorkbookError(what, "a decoder with rotary positions, and no cap on its logits", do)
