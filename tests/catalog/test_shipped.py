@@ -146,7 +146,8 @@ def test_what_the_checkpoint_leaves_out_is_left_out_by_the_checkpoint_s_format_a
     assert setup.skipped == ("shipped",)
     assert [one.linear.name for one in setup.model.linears() if one.linear.kept] == [f"{x}_proj" for x in "qkvo"]
     of_attention = sum(one.weights for one in setup.model.linears() if one.part == "attention")
-    assert weight_bytes(setup) - weight_bytes(ServeSetup(config, weights="fp8-e4m3")) == of_attention - 4 * 4 * 32
+    scales = 2 * 32 * 32 + 2 * 8 * 32  # of blocks of 128 x 128 in q, o, k and v
+    assert weight_bytes(setup) - weight_bytes(ServeSetup(config, weights="fp8-e4m3")) == of_attention - 4 * scales * 32
 
 
 @pytest.mark.parametrize(
