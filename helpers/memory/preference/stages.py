@@ -23,9 +23,10 @@ from ...catalog.hardware import cuda_of
 from ...catalog.preference import ENGINE_TOKENS, DpoSetup, GrpoSetup
 from ...catalog.setup import ServeSetup, TrainSetup
 from ...catalog.shipped import SHIPPED
-from ..breakdown import Breakdown, Moment, Moments, Part, TextEnum
+from ..breakdown import Breakdown, Moment, Moments, Part, TextEnum, rounded
 from ..budget import TrainBudget, train
 from ..serve.engines.vllm import Launch
+from ..step.decoders.linears import StepWidths
 from ..step.kernels import kernel_of
 from .generation import generated
 from .scoring import QuietForward
@@ -125,10 +126,19 @@ class _Run:
         """The moments of the step, the highest of its backward, each with what is held beside it."""
         forward, *backward, update = self.step.moments
         highest = max(backward, key=lambda moment: moment.total)
-        for stage, moment in zip(
-            (Stage.FORWARD, Stage.BACKWARD, Stage.UPDATE), (forward, highest, update), strict=True
-        ):
-            yield Moment(stage, _sum(moment.parts, self.reference, beside))
+        stages = {Stage.FORWARD: forward, Stage.BACKWARD: highest, Stage.UPDATE: update}
+        for stage, moment in stages.items():
+            earlier = stage is Stage.UPDATE or self.setup.micro_batches > 1
+            gone = {Part.WORKSPACE: -self.held_by_the_loss if earlier else 0}
+            yield Moment(stage, _sum(moment.parts, gone, self.reference, beside))
+
+    @property
+    def held_by_the_loss(self) -> int:
+        """What adapters' checkpoints keep as long as a loop names its loss. Trainer detaches it, and lets that go."""
+        setup = self.setup
+        if setup.adapter is None or setup.checkpointing == "none":
+            return 0
+        return 2 * rounded(setup.tokens * setup.model.hidden * StepWidths.of(setup).residual)
 
     def beside(self, stage: Stage, parts: Breakdown, waiting: bool) -> Moment:
         """`parts` beside weights and states; with `waiting` gradients too, which wait for more micro-batches."""

@@ -43,6 +43,11 @@ GRPO_RUNS = [
     (step_of(micro_batches=2), {}, (83_132_416, None, None, 154_755_072, 174_265_856)),
     (step_of(precision="bf16", adapter=LORA), {"beta": 0.04}, (14_332_416, None, 62_953_472, 66_124_800, 86_819_328)),
     (
+        step_of(precision="autocast-bf16-on-bf16", adapter=LORA, micro_batches=2),
+        {"beta": 0.04},
+        (17_038_848, None, 62_995_968, 66_489_344, 87_069_184),
+    ),
+    (
         step_of(rows=16, sequence=160, masked=True),
         {"prompt": 64, "beta": 0.04},
         (107_119_616, None, 201_582_080, 217_780_224, 251_827_712),
