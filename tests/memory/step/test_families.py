@@ -253,7 +253,7 @@ def test_gelu_new_costs_what_its_calls_make():
     tape, shape = Operators(), model("gpt2")
     x = tape.leaf(64 * 1024, 4)
     gradient = tape.new(x.values, 4)
-    out = Gpt2(TrainSetup(shape, "fp32", sequence=64), tape).activation(shape.layers[0].mlp)(x)
+    out = Gpt2(TrainSetup(shape, "fp32", sequence=64), tape).activated(x)
     tape.backward(out.node, x.values, 4, given=gradient)
     assert tape.highest.total == meter.peak_bytes
 
