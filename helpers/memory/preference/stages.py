@@ -129,7 +129,7 @@ class _Run:
         stages = {Stage.FORWARD: forward, Stage.BACKWARD: highest, Stage.UPDATE: update}
         for stage, moment in stages.items():
             earlier = stage is Stage.UPDATE or self.setup.micro_batches > 1
-            gone = {Part.WORKSPACE: -self.held_by_the_loss if earlier else 0}
+            gone: dict[str, int] = {Part.WORKSPACE: -self.held_by_the_loss if earlier else 0}
             yield Moment(stage, _sum(moment.parts, gone, self.reference, beside))
 
     @property
