@@ -145,5 +145,5 @@ def scored_alone(train: TrainSetup, prompt: int) -> TrainSetup:
         raise WorkbookError(what, ", ".join(RECIPES), "pass precision='autocast-bf16', TRL's default")
     if train.zero or train.ranks > 1 or train.in_backward:
         what, expected = "training from preferences that is sharded, or steps in the backward", "one card, one step"
-        raise WorkbookError(what, expected, "pass zero=0, ranks=1 and in_backward=False: the rest is not counted here")
+        raise WorkbookError(what, expected, "leave the split out, and pass in_backward=False: it is not counted")
     return replace(train, loss=TRL, scored=train.sequence - prompt)

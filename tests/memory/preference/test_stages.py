@@ -7,6 +7,7 @@ import torch
 
 from helpers.catalog import Adapter, TrainSetup, WorkbookError, device, model
 from helpers.catalog.preference import DpoSetup, GrpoSetup
+from helpers.catalog.split import Split
 from helpers.memory import budget
 from helpers.memory.breakdown import Part
 from helpers.memory.measure.losses import fused_loss
@@ -194,7 +195,7 @@ REFUSED = [
     (lambda: GrpoSetup(step_of(), 32, sleeps=True), "without an engine"),
     (lambda: GrpoSetup(step_of(), 32, share=1.2), "share is 1.2"),
     (lambda: GrpoSetup(step_of(precision="megatron-bf16"), 32), "megatron-bf16 in a trainer of TRL"),
-    (lambda: GrpoSetup(step_of(ranks=2, zero=2), 32), "one card"),
+    (lambda: GrpoSetup(step_of(split=Split(2, zero=2)), 32), "one card"),
     (lambda: DpoSetup(step_of(rows=3), 32), "an even number"),
     (lambda: grpo(GrpoSetup(step_of(), 32, generator="vllm")), "no card"),
     (lambda: grpo(GrpoSetup(step_of("llama-3-8b"), 32, generator="vllm", share=0.1), "h100"), "no room for a sequence"),
