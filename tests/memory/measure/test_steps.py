@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from helpers.catalog import TrainSetup, WorkbookError
+from helpers.catalog.split import Split
 from helpers.memory import measure
 from helpers.memory.measure import steps
 from tests.memory.configs import SMALL
@@ -81,8 +82,8 @@ def test_megatron_s_masters_are_fp32_and_steer_the_bf16_weights():
 @pytest.mark.parametrize(
     ("change", "phrase"),
     [
-        ({"ranks": 2}, "2 ranks"),
-        ({"zero": 1}, "ZeRO stage 1"),
+        ({"split": Split(2)}, "2 ranks"),
+        ({"split": Split(zero=1)}, "ZeRO stage 1"),
         ({"model": "llama-2-70b"}, "this run needs about"),
         ({"model": "mixtral-8x7b"}, "this run needs about"),
     ],

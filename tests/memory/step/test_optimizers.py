@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from helpers.catalog import OPTIMIZERS, TrainSetup, WorkbookError, model
+from helpers.catalog.split import Split
 from helpers.memory import budget, measure, trace
 from helpers.memory.breakdown import Part, Point
 from helpers.memory.measure import steps
@@ -165,8 +166,8 @@ def test_a_tied_table_waits_for_the_embedding_and_is_updated_once():
 
 REFUSED = [
     ({"micro_batches": 2}, "2 micro-batches"),
-    ({"ranks": 2}, "2 ranks"),
-    ({"zero": 1}, "ZeRO stage 1"),
+    ({"split": Split(2)}, "2 ranks"),
+    ({"split": Split(zero=1)}, "ZeRO stage 1"),
     ({"precision": "megatron-bf16"}, "FP32 main gradient"),
 ]
 

@@ -172,20 +172,21 @@ def test_bad_numbers(call):
 
 
 def small(**changes):
-    plan = {"precision": "fp32", "optimizer": "adamw-foreach", "micro_batch": 2, "sequence": 12, "zero": 3, "ranks": 2}
+    plan = {"precision": "fp32", "optimizer": "adamw-foreach", "micro_batch": 2, "sequence": 12}
+    plan |= {"split": Split(2, zero=3)}
     return TrainSetup(cases.build("llama").config, **plan | changes)
 
 
 LAUNCHED = [
     {"precision": "bf16"},
-    {"precision": "megatron-bf16", "zero": 1},
+    {"precision": "megatron-bf16", "split": Split(2, zero=1)},
     {"optimizer": "sgd-momentum", "offload_optimizer": "cpu", "offload_parameters": "cpu"},
 ]
 REST = [
-    *({"zero": stage} for stage in range(4)),
-    {"precision": "bf16", "zero": 2},
+    *({"split": Split(2, zero=stage)} for stage in range(4)),
+    {"precision": "bf16", "split": Split(2, zero=2)},
     {"precision": "megatron-bf16"},
-    {"precision": "megatron-bf16", "zero": 2},
+    {"precision": "megatron-bf16", "split": Split(2, zero=2)},
     {"precision": "autocast-bf16"},
     {"optimizer": "sgd-momentum"},
 ]
