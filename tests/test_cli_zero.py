@@ -35,6 +35,10 @@ SETUP = TrainSetup(
     offload_optimizer="cpu",
 )
 BAD = [
+    (["estimate", "train", "--model", "tiny-llama", "--fsdp", "2", "--ranks", "4"], "counts those of all dimensions"),
+    (["estimate", "train", "--model", "tiny-llama", "--fsdp", "2", "--lora-rank", "8"], "ask for one GPU"),
+    (["estimate", "train", "--model", "tiny-llama", "--pipeline", "2"], "--accumulate 4"),
+    (["estimate", "train", "--model", "tiny-llama", "--rank", "1"], "0 to 0"),
     (["estimate", "zero"], "no model"),
     ([*ZERO, "--model", "gpt2"], "a model twice"),
     (["estimate", "zero", "lama-2-70b"], "did you mean 'llama-2-70b'?"),

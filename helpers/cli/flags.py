@@ -194,7 +194,7 @@ def step_flags(
 def split_flags(parser: argparse.ArgumentParser, what: str) -> None:
     """How PyTorch shares the run over several GPUs, of which one rank is answered for."""
     split = parser.add_argument_group("several GPUs", what)
-    text = "FSDP2 over N ranks; with --ranks, what the others leave"
+    text = "FSDP2 over N ranks; where --ranks counts all of them, what the others leave"
     split.add_argument("--fsdp", type=whole, metavar="N", help=text)
     split.add_argument("--tensor-parallel", type=whole, default=1, metavar="N", help="ranks that share each layer")
     split.add_argument("--pipeline", type=whole, default=1, metavar="N", help="ranks that share the layers")
@@ -319,6 +319,11 @@ def split_of(arguments: argparse.Namespace) -> Split:
     data, fsdp = require_whole("ranks", said.get("ranks", 1)), said.get("fsdp")
     tensor, pipeline = require_whole("tensor_parallel", said.get("tensor_parallel", 1)), said.get("pipeline", 1)
     inner = tensor * pipeline
+    if fsdp is not None and data > 1:
+        if data != fsdp * inner:
+            what = f"--ranks {data:,} beside {fsdp * inner:,} of --fsdp, --tensor-parallel and --pipeline"
+            raise WorkbookError(what, "--ranks counts those of all dimensions", "leave --ranks out")
+        data = 1
     if inner > 1 and data > 1 and fsdp is None:
         if data % inner:
             expected = f"a multiple of {inner:,}"

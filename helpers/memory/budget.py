@@ -133,17 +133,17 @@ def _of_a_part(setup: TrainSetup, split: Split, rank: int, card: Device | None) 
 
 def _require_plain(setup: TrainSetup, split: Split) -> None:
     """Refuse mixtures of splits, and beside one what nobody has compared there."""
+    one_gpu, trace_it = "ask for one GPU: nobody compared it on several", "trace it: `workbook trace train`"
     beside = {
-        "adapters": setup.adapter is not None,
-        "an optimizer in the backward": setup.in_backward,
-        f"loss {setup.loss!r}": setup.loss != FULL,
-        f"{split.data:,} replicas": split.data > 1,
-        "a pipeline": split.pipeline > 1 and split.ranks > split.pipeline,
-        "weights that stay gathered": not split.reshard and split.fsdp > 1,
+        "adapters": (setup.adapter is not None, one_gpu),
+        "an optimizer in the backward": (setup.in_backward, one_gpu),
+        f"loss {setup.loss!r}": (setup.loss != FULL, one_gpu),
+        f"{split.data:,} replicas": (split.data > 1, "pass data=1: a rank of more replicas holds the same"),
+        "a pipeline": (split.pipeline > 1 and split.ranks > split.pipeline, trace_it),
+        "weights that stay gathered": (not split.reshard and split.fsdp > 1, trace_it),
     }
-    for what in (what for what, there in beside.items() if there):
+    for what, do in ((what, do) for what, (there, do) in beside.items() if there):
         expected = "FSDP2, tensor parallelism, both of them or a pipeline, of a plain step"
-        do = f"trace it: `workbook trace train`, helpers.memory.trace.train(setup), or leave {what} out"
         raise WorkbookError(f"{what} in a run on {split}, for which there is no closed form", expected, do)
 
 

@@ -64,8 +64,9 @@ class TrainingAnswer(MemoryAnswer):
             yield f"One step needs {format_bytes(need)} on each rank."
             return
         yield from self.decides(room, need)
-        yield from () if self.traced else first_over(self.predicted.moments, room)
-        if not self.holds(need) and self.predicted.setup.split.pipeline == 1:  # whose ranks are not alike
+        in_stages = self.predicted.setup.split.pipeline > 1  # whose ranks are not alike, and begin in the middle
+        yield from () if self.traced or in_stages else first_over(self.predicted.moments, room)
+        if not self.holds(need) and not in_stages:
             change = next(changes_that_fit(self.predicted.setup, room), None)
             yield f"The cheapest change that fits: {change}." if change else NO_CHANGE
         yield from self._accumulated()

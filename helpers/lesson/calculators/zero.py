@@ -278,6 +278,9 @@ def _divided(answer: ZeroAnswer) -> Iterator[str]:
     if setup.zero and undivided > peak / 2:
         what = "activations, logits and what is whole for a while"
         yield f"{percent(undivided / peak)} of the peak are {what}: no stage divides those."
+        if setup.zero == 3 and setup.precision_recipe.autocast:
+            cures = "FSDP2's own mixed precision (`workbook estimate train --fsdp`) and megatron-bf16"
+            yield f"Autocast's copies of all weights in 16 bits are among them, which {cures} do without."
 
 
 def _room(answer: ZeroAnswer) -> Iterator[str]:

@@ -57,7 +57,7 @@ def _flags_of(name: str, value: object) -> str:
     if isinstance(value, Adapter):
         return _adapter_flags(value)
     if isinstance(value, Split):
-        unsharded = () if value.zero else (("--zero", 0),)
+        unsharded = () if value.zero or value.by_parts else (("--zero", 0),)
         return " ".join(str(word) for option in (*unsharded, *split_flags(value)) for word in option)
     return f"{flag_of(name)} {value}"
 
@@ -66,7 +66,11 @@ def _plain(fields: Fields) -> dict[str, object]:
     """A split is what its flags say."""
     rest = {n: str(value) if isinstance(value, Adapter) else value for n, value in fields.items() if n != "split"}
     split = fields.get("split")
-    return {"zero": split.zero, "ranks": split.ranks, **rest} if split else rest
+    if split is None:
+        return rest
+    if not split.by_parts:
+        return {"zero": split.zero, "ranks": split.ranks, **rest}
+    return {str(flag).strip("-").replace("-", "_"): value for flag, value in split_flags(split)} | rest
 
 
 def split_flags(split: Split) -> Iterator[tuple[object, ...]]:
@@ -321,7 +325,8 @@ def _sharded(setup: TrainSetup, capacity_bytes: int, gpu: str | Device | None, b
             if need := _fitting_peak(replace(setup, **fields), capacity_bytes - buffers, gpu):
                 fewest = ranks
                 costs = (f"{ranks} such GPUs and a fast link between them", *(rung.costs for rung in rungs))
-                names = (f"ZeRO-3 (FSDP) over {ranks} ranks", *(rung.name for rung in rungs))
+                way = "FSDP2" if split.by_parts else "ZeRO-3"
+                names = (f"{way} over {ranks} ranks", *(rung.name for rung in rungs))
                 yield Fit(", ".join(names), need, "; ".join(costs), fields)
                 break
 

@@ -444,6 +444,7 @@ ATTACKS = (
     "threading",
     "torch.Tensor.tolist",
     "_get_backend",
+    "vars(random)",
     "globals()",
     "device.orders += ",
     "tempfile",

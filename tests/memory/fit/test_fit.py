@@ -73,6 +73,19 @@ def test_zero_takes_the_fewest_ranks_and_says_what_else_it_needs():
     assert peak_bytes(sharded) > room
 
 
+def test_ranks_of_fsdp2_are_doubled_as_they_are():
+    setup = TrainSetup("llama-3.1-70b", optimizer="adamw-fused", checkpointing="full", split=Split(fsdp=8))
+    fit = next(fit for fit in changes(setup, device("h100").capacity_bytes) if "split" in fit.fields)
+    ranks = fit.fields["split"].fsdp
+    assert fit.fields["split"] == Split(fsdp=ranks)
+    assert (fit.change, fit.flags) == (f"FSDP2 over {ranks} ranks", f"--fsdp {ranks}")
+    assert fit.figures["fields"] == {"fsdp": ranks}
+    half = replace(setup, split=Split(fsdp=ranks // 2))
+    assert (
+        peak_bytes(half) > device("h100").capacity_bytes >= fit.peak_bytes == peak_bytes(replace(setup, **fit.fields))
+    )
+
+
 def test_ranks_that_are_there_are_sharded_fully_before_more_are_asked_for():
     setup = TrainSetup(
         "llama-2-7b", split=Split(8, zero=1), checkpointing="full", optimizer="adamw-8bit", precision="bf16"

@@ -144,4 +144,4 @@ def _require_schedule(setup: TrainSetup, ranks: int, schedule: str) -> None:
     if setup.micro_batches < ranks or (schedule == INTERLEAVED and setup.micro_batches % ranks):
         what = f"{setup.micro_batches} micro-batches in {ranks} {'ranks' if schedule == INTERLEAVED else 'stages'}"
         expected = f"a multiple of {ranks}" if schedule == INTERLEAVED else f"at least {ranks}"
-        raise WorkbookError(what, expected, f"pass micro_batches={ranks * 2}")
+        raise WorkbookError(what, expected, f"pass micro_batches={ranks * 2} (--accumulate {ranks * 2})")
