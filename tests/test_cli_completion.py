@@ -26,6 +26,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
         ("estimate train --in-b", {"--in-backward"}),
         ("estimate train --model llama-3.1-7", {"llama-3.1-70b"}),
         ("plan train llama-3.1-7", {"llama-3.1-70b"}),
+        ("trace train --schedule 1", {"1F1B"}),
         ("estimate serve --model q --gpu h20", {"h200-141gb", "h20-96gb"}),
     ],
 )

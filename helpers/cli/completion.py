@@ -7,13 +7,16 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from ..catalog.adapters import KINDS, TRAINERS
 from ..catalog.devices import DEVICES
+from ..catalog.engines import ENGINES
 from ..catalog.losses import LOSSES
 from ..catalog.models import MODELS
 from ..catalog.optimizers import OPTIMIZERS
 from ..catalog.policies import POLICIES
 from ..catalog.recipes import PRECISIONS
 from ..catalog.setup import ATTENTIONS, KV_FORMATS, OFFLOADS, WEIGHT_FORMATS
+from ..catalog.split import STAGES_PER_RANK
 from .flags import Commands, add_command
 
 SHELLS = ("bash", "zsh", "fish")
@@ -28,6 +31,10 @@ VALUES: Mapping[str, tuple[str, ...]] = {
     "loss": tuple(LOSSES),
     "weights": WEIGHT_FORMATS,
     "kv": tuple(KV_FORMATS),
+    "engine": tuple(ENGINES),
+    "schedule": tuple(STAGES_PER_RANK),
+    "adapter": KINDS,
+    "trainer": tuple(TRAINERS),
     "offload_optimizer": OFFLOADS,
     "offload_parameters": OFFLOADS,
 }
