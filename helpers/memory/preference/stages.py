@@ -10,9 +10,10 @@ reference inside of the step, while the policy's forward is kept for the backwar
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from ...catalog.devices import Device
@@ -23,7 +24,7 @@ from ...catalog.hardware import cuda_of
 from ...catalog.preference import ENGINE_TOKENS, DpoSetup, GrpoSetup
 from ...catalog.setup import ServeSetup, TrainSetup
 from ...catalog.shipped import SHIPPED
-from ..breakdown import Breakdown, Moment, Moments, Part, TextEnum, rounded
+from ..breakdown import Breakdown, Moment, Moments, Part, TextEnum, format_bytes, rounded
 from ..budget import TrainBudget, train
 from ..serve.engines.vllm import Launch
 from ..step.decoders.linears import StepWidths
@@ -76,7 +77,11 @@ def grpo(setup: GrpoSetup, device: str | Device | None = None) -> PreferenceBudg
     layers, eight completions of 512 tokens behind 512, full checkpointing: 19.3 GiB, in the backward.
     """
     run = _Run(setup.train, device, setup.keeps_reference)
-    launch = _launched(setup, run.card) if setup.generator == "vllm" else None
+    launch = (
+        _launched(setup, run.card, sum(run.states.values()) + sum(run.reference.values()))
+        if setup.generator == "vllm"
+        else None
+    )
     idle = Breakdown({ENGINE: idle_bytes(launch, setup.sleeps)} if launch else {})
     waiting = setup.generates_between
 
@@ -171,8 +176,11 @@ class _Run:
         return max(moment.parts.get(Part.GRADIENTS, 0) for moment in self.step.moments)
 
 
-def _launched(setup: GrpoSetup, card: Device | None) -> Launch:
-    """vLLM as TRL launches it: a share of the card, a sequence for each completion, 4,096 tokens in a forward."""
+def _launched(setup: GrpoSetup, card: Device | None, beside_bytes: int) -> Launch:
+    """vLLM as TRL launches it: a share of the card, a sequence for each completion, 4,096 tokens in a forward.
+
+    `beside_bytes` are the policy's, which stay on the card while the engine generates.
+    """
     if card is None:
         what, expected = "vLLM's share of no card", "a card with CUDA"
         raise WorkbookError(what, expected, "name one, as device='h100' (--gpu h100), or generator='transformers'")
@@ -185,10 +193,30 @@ def _launched(setup: GrpoSetup, card: Device | None) -> Launch:
     served = ServeSetup(train.model, weights, prefill_tokens=ENGINE_TOKENS, **of)  # type: ignore[arg-type]
     made = Launch(served, engine("vllm"), card, share=setup.share, max_seqs=setup.at_once)
     if made.users < 1:
-        of_what = f"a sequence of {train.sequence:,} tokens"
-        what = f"a share of {setup.share:g} of the {card.title} leaves vLLM no room for {of_what}"
-        raise WorkbookError(what, "a larger share", "pass share=0.5 (--share 0.5), or a larger card")
+        raise _share_too_small(made, train.sequence, beside_bytes)
     return made
+
+
+def _share_too_small(made: Launch, tokens: int, beside_bytes: int) -> WorkbookError:
+    """Names the least share with room for a sequence, if the card has so much beside the policy."""
+    card, another = made.card, "pass a larger card, or generator='transformers' (--generator transformers)"
+    what = (
+        f"a share of {made.chosen_share:g} of the {card.title} leaves vLLM no room for a sequence of {tokens:,} tokens"
+    )
+    if made.weight_bytes + beside_bytes > made.free_bytes:
+        held = f"{format_bytes(made.weight_bytes)} of weights"
+        if made.weight_bytes <= made.free_bytes:
+            held += f", and the policy's {format_bytes(beside_bytes)} beside them"
+        more = f", nor does any: its {held} exceed the card's memory"
+        return WorkbookError(what + more, "a card that holds vLLM's weights and the policy's", another)
+    most = 100 * (made.free_bytes - beside_bytes) // card.capacity_bytes
+    shares = range(1, most + 1)
+    found = bisect_left(shares, 1, key=lambda percent: replace(made, share=percent / 100).users)
+    if found == len(shares):
+        more = f", nor does any beside the policy's {format_bytes(beside_bytes)}: at most {most / 100:g} are free"
+        return WorkbookError(what + more, "a card that holds vLLM and the policy", another)
+    least = shares[found] / 100
+    return WorkbookError(what, f"a share of at least {least:g}", f"pass share={least:g} (--share {least:g})")
 
 
 def working_bytes(launch: Launch) -> int:

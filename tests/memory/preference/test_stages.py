@@ -208,3 +208,20 @@ REFUSED = [
 def test_what_is_refused(wrong, words):
     with pytest.raises(WorkbookError, match=words):
         wrong()
+
+
+def test_a_share_too_small_is_told_the_least_that_works():
+    setup = GrpoSetup(step_of("qwen2.5-7b", adapter=LORA, sequence=1024), 512, generator="vllm", share=0.1)
+    with pytest.raises(WorkbookError, match=r"pass share=0\.21 \(--share 0\.21\)"):
+        grpo(setup, "h100")
+    assert grpo(replace(setup, share=0.21), "h100").launch.users >= 1
+    with pytest.raises(WorkbookError):
+        grpo(replace(setup, share=0.2), "h100")
+
+
+@pytest.mark.parametrize(("name", "gpu"), [("qwen2.5-7b", "rtx-4090"), ("llama-3.1-70b", "h100")])
+def test_no_share_is_advised_where_weights_exceed_the_card(name, gpu):
+    setup = GrpoSetup(step_of(name, adapter=LORA, sequence=1024), 512, generator="vllm", share=0.5)
+    with pytest.raises(WorkbookError, match="exceed the card's memory") as refused:
+        grpo(setup, gpu)
+    assert "share=" not in refused.value.do
