@@ -104,3 +104,30 @@ REFUSED = [
 def test_what_is_refused(words, text, capsys):
     assert main(list(words)) == 2
     assert text in capsys.readouterr().err
+
+
+ENGINE = ("--model", "qwen2.5-7b", "--generator", "vllm", "--gpu", "h100", "--lora-rank", "16")
+
+
+@pytest.mark.parametrize("more", [(), ("--sleep",)])
+def test_changes_of_a_generation_that_is_too_large_lower_it(more, capsys):
+    assert main(["estimate", "grpo", *ENGINE, "--share", "0.9", *more]) == 0
+    change = capsys.readouterr().out.partition("The cheapest change that fits: ")[2].split(" (")[0]
+    assert change.startswith("--share 0.")
+    found = said(capsys, "estimate", "grpo", *ENGINE, *more, *change.split())
+    assert found["verdict"] == "fits"
+
+
+def test_a_change_is_offered_only_if_it_lowers_a_stage_that_is_too_high():
+    from helpers.catalog import device
+    from helpers.catalog.adapters import Adapter
+    from helpers.catalog.preference import GrpoSetup
+    from helpers.catalog.setup import TrainSetup
+    from helpers.lesson.calculators.preference import changes
+    from helpers.memory.fit import Room
+
+    train = TrainSetup("qwen2.5-7b", "autocast-bf16-on-bf16", "adamw-fused", 8, 1024, "full", adapter=Adapter())
+    setup = GrpoSetup(train, 512, generator="vllm", share=0.9, sleeps=True)
+    offers = list(changes(setup, Room(device("h100"))))
+    assert offers
+    assert not any("--micro-batch" in offer for offer in offers)

@@ -24,6 +24,7 @@ from .memory import NO_CHANGE, peak_in
 
 Setup = GrpoSetup | DpoSetup
 Change = tuple[str, Setup]
+MOST_STEPS = 8  # of changes that are made together
 
 
 @dataclass(frozen=True)
@@ -126,18 +127,42 @@ def _said_of_generation(setup: GrpoSetup, predicted: PreferenceBudget) -> Iterat
 
 
 def changes(setup: Setup, room: Room) -> Iterator[str]:
-    """Single changes that bring the peak into `room`, then all so far together; the cheapest first."""
-    together = setup
-    for text, change in _changes(setup):
+    """Single changes that bring the peak into `room`, then those that help, together; the cheapest first."""
+    together, told = setup, dict[str, str]()
+    for text, change in chain(_smaller_share(setup, room), _changes(setup)):
         if fits := _peak_in(change, room):
             yield f"{text} ({fits})"
-    told: list[str] = []
-    while (step := next(_changes(together), None)) and len(told) < 8:
-        told.append(step[0])
-        together = step[1]
-        if fits := _peak_in(together, room):
-            yield f"{', '.join(told)} ({fits})"
+    for _ in range(MOST_STEPS):
+        step = next((change for change in _changes(together) if _lowers(together, change[1], room)), None)
+        if step is None:
             return
+        told[step[0].split()[0]] = step[0]  # a flag that is said again replaces what it said
+        together = step[1]
+        smaller = next(_smaller_share(together, room), None)
+        for text, change in (("", together), *([smaller] if smaller else [])):
+            if fits := _peak_in(change, room):
+                yield f"{', '.join(filter(None, (*told.values(), text)))} ({fits})"
+                return
+
+
+def _smaller_share(setup: Setup, room: Room) -> Iterator[Change]:
+    """The largest share of an engine below its own, in twentieths, with which all stages fit; none if none does."""
+    if not isinstance(setup, GrpoSetup) or setup.generator != "vllm":
+        return
+    for twentieths in range(19, 0, -1):
+        change = replace(setup, share=twentieths / 20)
+        if change.share < setup.share and _peak_in(change, room):
+            yield f"--share {change.share:g}", change
+            return
+
+
+def _lowers(setup: Setup, changed: Setup, room: Room) -> bool:
+    """Whether a stage that needs too much needs less after the change."""
+    with suppress(WorkbookError):  # a change that cannot be had here
+        after = {moment.at: moment.total for moment in _budget(changed, room.card).moments}
+        over = (moment for moment in _budget(setup, room.card).moments if moment.total > room.for_tensors_bytes)
+        return any(after.get(moment.at, 0) < moment.total for moment in over)
+    return False
 
 
 def _peak_in(setup: Setup, room: Room) -> str:
