@@ -8,7 +8,7 @@ from itertools import islice
 
 from ...catalog.devices import DEVICES, Device, device
 from ...catalog.errors import WorkbookError, require_whole
-from ...catalog.hardware import reference_of, without_cuda
+from ...catalog.hardware import dequantized, reference_of, without_cuda
 from ...catalog.setup import ServeSetup, TrainSetup
 from .. import budget
 from ..breakdown import format_bytes
@@ -23,7 +23,8 @@ PRICE_CLASSES = ("lowest", "low", "middle", "high", "top")  # as in the catalogu
 def peak_bytes(setup: Setup, gpu: str | Device | None = None) -> int:
     """The predicted peak of either kind of setup on `gpu`, as `workbook estimate` prints it."""
     if isinstance(setup, ServeSetup):
-        return budget.serve(setup, gpu or reference_of(setup)).peak_bytes
+        card = device(gpu or reference_of(setup))
+        return budget.serve(dequantized(setup, card), card).peak_bytes
     return budget.train(setup, gpu or reference_of(setup)).peak_bytes
 
 
@@ -56,24 +57,27 @@ def larger_devices(
 
     A dearer one is named only when it is larger: it then leaves more to spare.
     """
-    spare, ranks = max(need_bytes, capacity_bytes + 1), setup.ranks if isinstance(setup, TrainSetup) else 1
+    spare = capacity_bytes + 1 if setup else max(need_bytes, capacity_bytes + 1)
+    ranks = setup.ranks if isinstance(setup, TrainSetup) else 1
     for price in PRICE_CLASSES:
         rooms = [
             Room(gpu, reserve_bytes, ranks)
             for gpu in DEVICES.values()
             if gpu.price_class and gpu.price_class.value == price and not gpu.unified
         ]
-        fitting = [room for room in rooms if room.for_tensors_bytes >= spare and (setup is None or _fits(room, setup))]
-        if fitting:
+        needs = {room: _fitting(room, setup, need_bytes) for room in rooms if room.for_tensors_bytes >= spare}
+        if fitting := [room for room, need in needs.items() if need]:
             room = min(fitting, key=lambda room: room.for_tensors_bytes)
             spare = room.for_tensors_bytes + 1
-            yield Fit(room.card.title, need_bytes, f"price class {price}", device=room.card.name)
+            yield Fit(room.card.title, needs[room] or 0, f"price class {price}", device=room.card.name)
 
 
-def _fits(room: Room, setup: Setup) -> bool:
+def _fitting(room: Room, setup: Setup | None, need_bytes: int) -> int | None:
+    """What `setup` needs on that card, as a format without a kernel there is loaded; None where it does not fit."""
     with suppress(WorkbookError):  # such as no kernel for BF16
-        return room.verdict(peak_bytes(setup, room.card)) is Verdict.FITS
-    return False
+        need = need_bytes if setup is None else peak_bytes(setup, room.card)
+        return need if room.verdict(need) is Verdict.FITS else None
+    return None
 
 
 def format_fits(

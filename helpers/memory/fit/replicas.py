@@ -8,8 +8,9 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from ...catalog.devices import Device
+from ...catalog.devices import Device, device
 from ...catalog.errors import WorkbookError
+from ...catalog.hardware import dequantized, reference_of
 from ...catalog.setup import ServeSetup
 from .. import budget
 from .ladders import Fields, Fit
@@ -44,8 +45,8 @@ def serving_changes(setup: ServeSetup, capacity_bytes: int, gpu: str | Device | 
 
 def _formats(setup: ServeSetup, capacity_bytes: int, gpu: str | Device | None) -> Iterator[Fit]:
     """Steps down the two ladders: each weight format alone with the given cache, then with a smaller one."""
-    caches = _below(setup, "kv", GGUF_KV_LADDER if setup.model.stored else KV_LADDER)
-    weights = [] if setup.model.stored else _below(setup, "weights", WEIGHT_LADDER)
+    caches = _below(setup, gpu, "kv", GGUF_KV_LADDER if setup.model.stored else KV_LADDER)
+    weights = [] if setup.model.stored else _below(setup, gpu, "weights", WEIGHT_LADDER)
     taken: list[dict[str, str]] = []
     steps = [
         *({"kv": kv} for kv in caches),
@@ -62,15 +63,18 @@ def _formats(setup: ServeSetup, capacity_bytes: int, gpu: str | Device | None) -
         yield Fit(words, need, costs, fields)
 
 
-def _below(setup: ServeSetup, name: str, formats: tuple[str, ...]) -> list[str]:
+def _below(setup: ServeSetup, gpu: str | Device | None, name: str, formats: tuple[str, ...]) -> list[str]:
     """The formats of a ladder that take fewer bytes than the setup's own."""
     smaller = []
     for chosen in formats:
         with suppress(WorkbookError):  # such as blocks that do not divide a head
-            if _need(setup, None, {name: chosen}) < _need(setup, None, {}):
+            if _need(setup, gpu, {name: chosen}) < _need(setup, gpu, {}):
                 smaller.append(chosen)
     return smaller
 
 
 def _need(setup: ServeSetup, gpu: str | Device | None, fields: Fields) -> int:
-    return budget.serve(replace(setup, **fields), gpu).peak_bytes
+    """The peak on `gpu`, as Transformers loads the weights there."""
+    changed = replace(setup, **fields)
+    card = device(gpu or reference_of(changed))
+    return budget.serve(dequantized(changed, card), card).peak_bytes

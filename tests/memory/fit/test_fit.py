@@ -7,7 +7,7 @@ import pytest
 from helpers.catalog import DEVICES, ServeSetup, TrainSetup, WorkbookError, device, model
 from helpers.catalog.devices import OFFERED
 from helpers.catalog.split import Split
-from helpers.lesson.calculators import training_answer
+from helpers.lesson.calculators import serving_answer, training_answer
 from helpers.memory.fit import Fit, Room, changes, format_fits, peak_bytes
 from helpers.memory.fit.offers import PRICE_CLASSES, larger_devices
 from helpers.memory.fit.room import HOLES_PERCENT
@@ -25,7 +25,7 @@ DOES_NOT_FIT = [
 
 
 def recomputed(setup, fit: Fit) -> int:
-    return peak_bytes(replace(setup, **fit.fields))
+    return peak_bytes(replace(setup, **fit.fields), fit.device or None)
 
 
 @pytest.mark.parametrize(("setup", "gpu"), DOES_NOT_FIT, ids=lambda value: getattr(value, "model", value))
@@ -141,6 +141,16 @@ def test_larger_devices_are_dearer_and_larger_and_hold_it(need_gib):
     assert capacities[0] >= need_gib * 2**30
     assert not any(gpu.unified for gpu in found)
     assert {gpu.price_class.value for gpu in OFFERED} <= set(PRICE_CLASSES), "a class without a rank"
+
+
+@pytest.mark.parametrize("gpu", ["rtx-4090", "a100-40gb"])
+def test_what_is_loaded_in_bf16_is_counted_so_on_each_card(gpu):
+    setup, card = ServeSetup("qwen3-32b", "fp8-e4m3", context=8192), device(gpu)
+    offers = [fit for fit in changes(setup, card.capacity_bytes, card) if fit.device]
+    assert offers
+    for fit in offers:
+        assert serving_answer(setup, fit.device).predicted.peak_bytes == fit.peak_bytes
+        assert fit.peak_bytes <= device(fit.device).capacity_bytes
 
 
 def test_what_fits_already_needs_nothing():
