@@ -82,6 +82,22 @@ def test_the_longest_counts_or_the_sum(capsys):
     assert free["peak_bytes"] < padded["peak_bytes"]
 
 
+@pytest.mark.parametrize("kind", ["train", "fine-tuning"])
+def test_no_smaller_micro_batch_is_offered_beside_lengths(kind, capsys):
+    words = ("estimate", kind, "--model", "qwen2.5-7b", "--lora-rank", "16", "--lengths", "4096,3000,1200")
+    fit = ("--fit",) if kind == "train" else ()
+    assert main([*words, "--gpu", "rtx-4090", "--no-traced", *fit]) == 0
+    text = capsys.readouterr().out
+    assert "micro-batch 1" not in text
+    assert "--micro-batch" not in text
+    if fit:
+        for offer in said(capsys, *words, "--gpu", "rtx-4090", "--no-traced", "--fit")["fit"]:
+            typed = [word for name, value in offer["fields"].items() for word in (f"--{name}", value)]
+            card = offer["device"] or "rtx-4090"
+            again = said(capsys, *words, "--no-traced", *typed, "--gpu", card)
+            assert again["peak_bytes"] == offer["peak_bytes"]
+
+
 def test_packing_by_sdpa_and_by_flash_attention(capsys):
     """Llama's 28 layers keep 2 bytes for each of 4,096 x 4,096 pairs, where nothing is recomputed."""
     how = (*TRAIN, "--packing", "--sequence", "2048", "--micro-batch", "2")
@@ -94,6 +110,8 @@ def test_packing_by_sdpa_and_by_flash_attention(capsys):
 REFUSED = [
     ((*TRAIN, "--packing", "--lengths", "3,4"), "--lengths with --packing"),
     ((*TRAIN, "--lengths", "3,0"), "a length is 0"),
+    ((*TRAIN, "--lengths", "3,4", "--micro-batch", "1"), "--micro-batch beside --lengths"),
+    ((*TRAIN, "--lengths", "3,4", "--sequence", "2048"), "--sequence beside --lengths"),
     ((*TRAIN[:3], "gemma-3-1b", *TRAIN[4:], "--attention", "flash_attention_2"), "have a window"),
     ((*GRPO, "--generator", "vllm"), "vLLM's share of no card"),
     ((*GRPO, "--micro-batch", "4"), "8 generations of a prompt, and 4 completions"),

@@ -71,6 +71,7 @@ def _estimate_train(arguments: argparse.Namespace) -> int:
         raise WorkbookError("--fit in a pipeline, whose ranks are not alike", "a run whose ranks hold the same", do)
     kept = flags.reserve_bytes_of(arguments)
     answer = calculators.training_answer(setup, flags.device_of(arguments), kept, arguments.rank)
+    answer = replace(answer, by_lengths=arguments.lengths is not None)
     return flags.with_notes(_print_memory(answer, arguments, setup), () if arguments.json else told)
 
 
@@ -103,6 +104,8 @@ def _print_memory(
     if arguments.fit and room is None:
         raise WorkbookError("--fit needs a device to fit", "--gpu with one of its names", "add --gpu, as in --gpu h100")
     offers = list(changes(setup, room.for_tensors_bytes, room.card, kept)) if room and arguments.fit else []
+    if getattr(arguments, "lengths", None) is not None:  # they say the micro-batch, and no flag beside them does
+        offers = [offer for offer in offers if "micro_batch" not in offer.fields]
     if arguments.json:
         if arguments.fit:
             extra["fit"] = [offer.figures for offer in offers]
@@ -133,6 +136,7 @@ def _estimate_fine_tuning(arguments: argparse.Namespace) -> int:
     told = lay_out(arguments)
     setup, kept = setup_of(TrainSetup, arguments), flags.reserve_bytes_of(arguments)
     answer = calculators.fine_tuning_answer(setup, arguments.gpu, kept)
+    answer = replace(answer, by_lengths=arguments.lengths is not None)
     found = by_trace.found(answer, setup, arguments)
     if arguments.json:
         print(json.dumps({**answer.figures, "traced": by_trace.figures(found, answer.room)}))

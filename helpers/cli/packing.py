@@ -10,12 +10,14 @@ from ..catalog.models import model as resolve_model
 from .flags import wholes
 
 FLASH = "flash_attention_2"
+MICRO_BATCH, SEQUENCE = 1, 2048  # as `flags.train_flags` has them
 
 
 def packing_flags(parser: argparse._ActionsContainer) -> None:
     text = (
         "tokens of each sequence in a micro-batch, as in 300,420,768: the longest counts; with --padding-free their sum"
     )
+    parser.set_defaults(micro_batch=None, sequence=None)  # `lay_out` tells whether somebody said them
     parser.add_argument("--lengths", type=wholes, metavar="N,N", help=text)
     how = parser.add_mutually_exclusive_group()
     text = "the sequences of a micro-batch end to end in one row (padding_free of TRL's SFTTrainer)"
@@ -28,6 +30,7 @@ def packing_flags(parser: argparse._ActionsContainer) -> None:
 
 def lay_out(arguments: argparse.Namespace) -> tuple[str, ...]:
     """Set rows, tokens and mask as the flags say; returns what that means, in sentences."""
+    _fill_in(arguments)
     found = _batch(arguments)
     is_flash = arguments.attention == FLASH
     if is_flash:
@@ -38,6 +41,18 @@ def lay_out(arguments: argparse.Namespace) -> tuple[str, ...]:
     arguments.micro_batch, arguments.sequence = found.rows, found.tokens
     arguments.masked = found.masked and not is_flash
     return (_rows_said(found), *_mask_said(found, is_flash, arguments.attention))
+
+
+def _fill_in(arguments: argparse.Namespace) -> None:
+    """Rows and tokens where nobody said them; beside --lengths, which say both, they are refused."""
+    for name, usual in (("micro_batch", MICRO_BATCH), ("sequence", SEQUENCE)):
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, usual)
+        elif arguments.lengths is not None and not arguments.packing:
+            flag = f"--{name.replace('_', '-')}"
+            what = f"{flag} beside --lengths, which has a length for each sequence of a micro-batch"
+            do = f"leave {flag} out; for a smaller micro-batch give fewer lengths, and --accumulate"
+            raise WorkbookError(what, "one of them", do)
 
 
 def _batch(arguments: argparse.Namespace) -> Batch | None:

@@ -109,7 +109,7 @@ class FineTuningAnswer(TrainingAnswer):
         if self.room:
             yield from self.decides(self.room, self.predicted.peak_bytes)
             if not self.holds(self.predicted.peak_bytes):
-                change = next(changes_that_fit(self.setup, self.room), None)
+                change = next(changes_that_fit(self.setup, self.room, self.by_lengths), None)
                 yield f"The cheapest change that fits: {change}." if change else NO_CHANGE
         yield from self._accumulated()
         yield from without_cuda(self.gpu)

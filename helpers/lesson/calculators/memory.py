@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -36,9 +36,10 @@ NO_CHANGE = "No change that is known here makes it fit: shard it, offload it, or
 
 @dataclass(frozen=True)
 class TrainingAnswer(MemoryAnswer):
-    """The peak of one step by part."""
+    """The peak of one step by part. `by_lengths`: its rows are so many given lengths, so no change leaves fewer."""
 
     predicted: budget.TrainBudget
+    by_lengths: bool = field(default=False, kw_only=True)
 
     @property
     def ranks(self) -> int:
@@ -67,7 +68,7 @@ class TrainingAnswer(MemoryAnswer):
         in_stages = self.predicted.setup.split.pipeline > 1  # whose ranks are not alike, and begin in the middle
         yield from () if self.traced or in_stages else first_over(self.predicted.moments, room)
         if not self.holds(need) and not in_stages:
-            change = next(changes_that_fit(self.predicted.setup, room), None)
+            change = next(changes_that_fit(self.predicted.setup, room, self.by_lengths), None)
             yield f"The cheapest change that fits: {change}." if change else NO_CHANGE
         yield from self._accumulated()
         yield from without_cuda(gpu)
@@ -226,15 +227,20 @@ def _per_layer(predicted: budget.TrainBudget) -> str:
     return f"{layers} layers checkpointed by {every}; {saved} a layer while its segment is recomputed"
 
 
-def changes_that_fit(setup: TrainSetup, room: Room) -> Iterator[str]:
+def changes_that_fit(setup: TrainSetup, room: Room, by_lengths: bool = False) -> Iterator[str]:
     """Changes that bring the peak into `room`, the cheapest in time and quality first, then adapters.
 
     Only what `setup` does not do already is offered, on one rank. Each is told with the peak it leads to, and with
-    what holes beside the tensors ask for; with costs and with more GPUs they are in `helpers.memory.fit`.
+    what holes beside the tensors ask for; with costs and with more GPUs they are in `helpers.memory.fit`. None changes
+    the micro-batch where it is told `by_lengths`.
     """
     for fit in ladder(setup, room.for_tensors_bytes, room.card):
+        if by_lengths and "micro_batch" in fit.fields:
+            continue
         yield f"{fit.change} ({peak_in(room, fit.peak_bytes)})"
     for fit in adapted(setup, room.for_tensors_bytes, room.card):
+        if by_lengths and "micro_batch" in fit.fields:
+            continue
         yield f"{fit.change} ({peak_in(room, fit.peak_bytes)}), which trains an adapter and not every weight"
 
 
