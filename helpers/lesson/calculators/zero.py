@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -203,13 +203,19 @@ def _by_kind(traffic: Traffic) -> dict[str, dict[str, int]]:
 
 def _table(answer: ZeroAnswer) -> Iterator[str]:
     heads = ("parameters", "gradients", "optimizer", "the rest", "peak", "sent")
-    yield f"  {'':<9}" + "".join(f"{head:>12}" for head in heads) + "   fits" * bool(answer.gpu)
-    for stage in answer.rows:
-        first = [stage.parts.get(part, 0) for part in heads[:3]]
-        sizes = (*first, stage.peak_bytes - sum(first), stage.peak_bytes, stage.traffic.sent_bytes)
+    rows = [(stage, list(map(format_bytes, _sizes(stage, heads[:3])))) for stage in answer.rows]
+    width = max(12, *(1 + len(size) for _, sizes in rows for size in sizes))
+    yield f"  {'':<9}" + "".join(f"{head:>{width}}" for head in heads) + "   fits" * bool(answer.gpu)
+    for stage, sizes in rows:
         fitting = mark(answer.verdict(stage.peak_bytes))
         pointer = "›" if stage is answer.chosen else " "
-        yield f"{pointer} {NAMES[stage.stage]:<9}" + "".join(f"{format_bytes(size):>12}" for size in sizes) + fitting
+        yield f"{pointer} {NAMES[stage.stage]:<9}" + "".join(f"{size:>{width}}" for size in sizes) + fitting
+
+
+def _sizes(stage: StageRow, parts: Sequence[str]) -> tuple[int, ...]:
+    """Of a row: its parts, the rest of the peak, the peak, what is sent."""
+    first = [stage.parts.get(part, 0) for part in parts]
+    return (*first, stage.peak_bytes - sum(first), stage.peak_bytes, stage.traffic.sent_bytes)
 
 
 def _held(answer: ZeroAnswer) -> Iterator[str]:
