@@ -139,3 +139,46 @@ def test_more_users_than_sequences_in_a_step_are_told(capsys) -> None:
     text = capsys.readouterr().out
     assert "1,636 users of 256 tokens" in text
     assert "It runs 1,024 of them in a step at most" in text
+
+
+LONG = ["--model", "llama-3.1-8b", "--context", "200000"]
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_no_engine_starts_with_more_tokens_than_the_model_has_positions(engine, capsys) -> None:
+    assert main(["estimate", "serve", *LONG, "--gpu", "h100", "--engine", engine]) == 2
+    assert "131,072 positions" in capsys.readouterr().err
+    assert main(["estimate", "serve", *LONG[:3], "131072", "--gpu", "h100", "--engine", engine]) == 0
+
+
+def test_scaled_positions_are_the_models_too() -> None:
+    from helpers.catalog.models import model
+    from helpers.memory.serve.engines.weights import longest_context
+
+    config = {
+        "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8,
+        "intermediate_size": 688, "vocab_size": 5000, "max_position_embeddings": 4096,
+    }  # fmt: skip
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
+    assert longest_context(model(config)) == 4096
+    assert longest_context(model(config | {"rope_scaling": scaling})) == 4 * 4096
+
+
+def test_without_an_engine_more_tokens_than_positions_are_told(capsys) -> None:
+    assert main(["estimate", "serve", *LONG, "--gpu", "h100"]) == 0
+    assert "made for 131,072 tokens" in capsys.readouterr().out
+
+
+def test_a_plan_tells_or_refuses_more_tokens_than_positions(capsys) -> None:
+    words = ["plan", "serve", "llama-3.1-8b", "--context", "200000", "--cards", "h100=2"]
+    assert main(words) == 0
+    assert "made for 131,072 tokens" in capsys.readouterr().out
+    assert main([*words, "--engine", "vllm"]) == 2
+    assert "131,072 positions" in capsys.readouterr().err
+
+
+def test_a_pool_that_holds_no_sequence_does_not_start(capsys) -> None:
+    assert main([*SERVE[:3], "qwen3-32b", "--gpu", "h100", "--engine", "vllm", "--context", "40000"]) == 0
+    text = capsys.readouterr().out
+    assert "vllm does not start: its pool holds" in text
+    assert "wait" not in text

@@ -104,6 +104,11 @@ class EngineAnswer(MemoryAnswer):
                 f"{made.engine.name} does not start: its share is {format_bytes(-made.pool_bytes)} too small "
                 "before any key or value."
             )
+        elif made.users < 1:
+            yield (
+                f"{made.engine.name} does not start: its pool holds {made.tokens:,} tokens, and one sequence of "
+                f"{made.setup.context:,} needs {format_bytes(made.user_bytes)} of it."
+            )
         elif made.users < made.setup.users:
             waiting = made.setup.users - made.users
             yield f"Of {made.setup.users:,} users {waiting:,} wait, or are preempted as their contexts grow."

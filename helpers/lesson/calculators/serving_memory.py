@@ -13,6 +13,7 @@ from ...catalog.hardware import dequantized, reference_of, without_cuda
 from ...catalog.setup import PIECE_TOKENS, ServeSetup
 from ...memory import budget
 from ...memory.breakdown import Moment, Part, Point, format_bytes
+from ...memory.serve.engines.weights import longest_context
 from .answers import MemoryAnswer, first_over, row, weights_do_not_fit
 from .command import command, setup_options
 
@@ -92,6 +93,7 @@ class ServingAnswer(MemoryAnswer):
                 yield f"At this context {self._users(self.room.for_tensors_bytes):,} users would fit."
         if self.stored and gpu:
             yield f"Transformers has no kernel for {self.stored} on the {gpu.title}: it loads the weights as BF16."
+        yield from self._beyond()
         yield from self.predicted.setup.shipped_told
         if self.predicted.why:
             yield f"{self.predicted.why[0].upper()}{self.predicted.why[1:]}."
@@ -99,6 +101,16 @@ class ServingAnswer(MemoryAnswer):
             yield from self._in_pieces()
             yield from self._whose_rule()
         yield from without_cuda(gpu)
+
+    def _beyond(self) -> Iterator[str]:
+        """What positions beyond the model's own mean; their bytes are the same."""
+        setup = self.predicted.setup
+        most = longest_context(setup.model)
+        if most and setup.context > most:
+            yield (
+                f"{setup.model.name} was made for {most:,} tokens, and the context has {setup.context:,}: "
+                "vLLM does not start with it."
+            )
 
     def _users(self, room_bytes: int) -> int:
         """The most users that fit; never fewer with fewer bytes each."""

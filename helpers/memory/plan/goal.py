@@ -20,6 +20,7 @@ from ...catalog.recipes import PRECISIONS
 from ...catalog.setup import MAX_COUNT, MAX_TOKENS, PIECE_TOKENS, WEIGHT_FORMATS, ModelField, ServeSetup
 from ...catalog.shape import ModelShape
 from ...catalog.shipped import SHIPPED
+from ..serve.engines.weights import require_positions
 
 MOST_TOKENS = 10**15
 # Llama 2 was pre-trained with 4M tokens a batch (Touvron et al. 2023, arXiv 2307.09288, section 2.2)
@@ -102,6 +103,8 @@ class ServeGoal:
         if self.engine and engine(self.engine).share is None:
             what, do = f"a plan with the pool of {self.engine}", "pass engine='vllm', or leave it out"
             raise WorkbookError(what, f"an engine of {', '.join(POOLED)}", do)
+        if self.engine:
+            require_positions(self.engine, self.model, self.context)
         _require_seconds("latency", self.latency_s)
         _require_seconds("time to the first token", self.ttft_s)
         refuse_file(self.model, "a plan with latencies and prices")

@@ -8,6 +8,7 @@ from ...catalog.engines import engine
 from ...catalog.setup import ServeSetup
 from .. import budget
 from ..breakdown import Part, format_bytes
+from ..serve.engines.weights import longest_context
 from ..serve.weights import weight_bytes
 from .engine_replica import replica_of
 from .least import least_for_serving
@@ -47,9 +48,11 @@ def _goal(answer: ServeAnswer) -> str:
     within = f", within {' and '.join(limits)}" if limits else ""
     assumed = "" if goal.prompt else " (assumed; --prompt says another)"
     people = "1 user" if goal.users == 1 else f"{goal.users:,} users at once"
+    most = longest_context(goal.model)
+    beyond = f" It was made for {most:,} tokens: vLLM does not start with more." if most and goal.context > most else ""
     return (
         f"{goal.model.name} for {people}, each with {goal.context:,} tokens, {goal.prompt_tokens:,} of them in the "
-        f"prompt{assumed}{within}, on up to {had}."
+        f"prompt{assumed}{within}, on up to {had}.{beyond}"
     )
 
 

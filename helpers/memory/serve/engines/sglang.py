@@ -17,7 +17,7 @@ from ....catalog.setup import ServeSetup
 from ...breakdown import Breakdown
 from ..tensor_parallel import rank_shape
 from .vllm import CONTEXT_BYTES, MOST_RANKS
-from .weights import rank_weight_bytes
+from .weights import rank_weight_bytes, require_positions
 
 MIB = 2**20
 LARGE_CARD_MIB, LARGE_CARD_KEEPS_MIB = 60 * 1024, 10 * 1024
@@ -43,6 +43,7 @@ class SglangLaunch:
 
     def __post_init__(self) -> None:
         require_served("sglang", self.setup)
+        require_positions("sglang", self.setup.model, self.setup.context)
         require_card("sglang", self.card)
         require_whole("tensor", self.tensor, most=MOST_RANKS, do="pass tensor=1 for one card")
         if self.share is not None:

@@ -25,7 +25,7 @@ from ....catalog.setup import MAX_COUNT, MAX_TOKENS, ServeSetup
 from ...breakdown import GIB, Breakdown, format_bytes
 from .pages import Pages, pages_of
 from .profile import ProfileRun
-from .weights import FP32, rank_weight_bytes, stage_layers
+from .weights import FP32, rank_weight_bytes, require_positions, stage_layers
 
 MIB = 2**20
 CONTEXT_BYTES = {False: round(0.51 * GIB), True: round(1.52 * GIB)}  # before loading: CUDA's; with NCCL's of a group
@@ -57,6 +57,7 @@ class Launch:
             what = f"{self.engine.name} sets no share of the card aside"
             raise WorkbookError(what, "vllm", "ask budget.serve for what a forward takes")
         require_served(self.engine.name, self.setup)
+        require_positions(self.engine.name, self.setup.model, self.setup.context)
         require_whole("tensor", self.tensor, most=MOST_RANKS, do="pass tensor=1 for one card")
         most = min(MOST_RANKS, len(self.setup.model.layers))
         require_whole("pipeline", self.pipeline, most=most, do="pass pipeline=1: a stage has a layer at least")

@@ -160,6 +160,28 @@ def rope_tables(model: ModelShape) -> Iterator[int]:
         yield rotary * model.max_positions
 
 
+def longest_context(model: ModelShape) -> int:
+    """Tokens that a sequence may have, as vLLM reads it in the config, scaled positions too; 0 where none says it.
+
+    >>> from helpers.catalog.models import model
+    >>> longest_context(model("llama-3.1-8b"))
+    131072
+    """
+    found = model.config.get("rope_scaling") or model.config.get("rope_parameters")
+    scaling = found if isinstance(found, Mapping) else {}
+    scaled = 0 if _kind(scaling) == "longrope" else int(_positions(model, scaling))
+    return max(model.max_positions, scaled) if model.max_positions else 0
+
+
+def require_positions(name: str, model: ModelShape, context: int) -> None:
+    """WorkbookError for a context beyond the model's positions, with which an engine does not start."""
+    most = longest_context(model)
+    if most and context > most:
+        what = f"a context of {context:,} tokens with {name}, and {model.name} has {most:,} positions"
+        expected = f"at most {most:,}: {name} does not start with more (max_position_embeddings)"
+        raise WorkbookError(what, expected, f"pass {most} or less (--context {most})")
+
+
 def _positions(model: ModelShape, scaling: Mapping) -> float:
     """How many positions a table has; of Phi-3's two, short and long, both."""
     kind, factor = _kind(scaling), scaling.get("factor")
