@@ -32,7 +32,7 @@ def plan_file(arguments: argparse.Namespace, fleet: list[Cards]) -> int:
     found = [calculators.llamacpp_answer(served, one.device, one.reserve_bytes, one.count) for one in fleet]
     told = json.dumps({one.device.name: answer.figures for one, answer in zip(fleet, found, strict=True)})
     print(told if arguments.json else "\n\n".join(map(str, found)))
-    return 0 if any(answer.whole for answer in found) else 1
+    return 0 if any(answer.fits for answer in found) else 1
 
 
 def _refuse(arguments: argparse.Namespace, usual: dict[str, object]) -> None:

@@ -115,13 +115,21 @@ class LlamaCppAnswer(MemoryAnswer):
             **figures,
             "cards": self.count,
             "longest_context": self.longest,
-            "fits": self.whole is not None,
+            "fits": self.fits,
+            "leaves_margin": self.whole is not None,
             "placements": [_placed_figures(one) for one in self.placed],
         }
 
     @property
+    def fits(self) -> bool:
+        """Whether all layers fit, as the text says: on one card the margin of its own --fit is told apart."""
+        if self.whole or self.room is None or self.count > 1:
+            return self.whole is not None
+        return self.room.verdict(self.parts.total) is Verdict.FITS
+
+    @property
     def whole(self) -> Placement | None:
-        """All layers on the cards, where they fit."""
+        """All layers on the cards, where they fit with llama.cpp's margin."""
         return next((one for one in self.placed if one.is_whole), None)
 
     def lines(self) -> Iterator[str]:

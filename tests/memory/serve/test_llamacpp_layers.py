@@ -160,6 +160,14 @@ def test_a_plan_says_that_not_all_fits(experts, capsys):
         assert found["placements"]
 
 
+def test_a_plan_that_says_it_fits_ends_with_0(small, capsys):
+    """Some of these leave less than llama.cpp's margin, and fit."""
+    for users in range(50, 1000, 50):
+        words = f"plan serve {small} --users {users} --context 8192 --cards 4GiB=1"
+        code = main(words.split())
+        assert (code == 0) == ("Fits the" in capsys.readouterr().out)
+
+
 @pytest.mark.parametrize(
     "flag", ["--latency 50ms", "--weights fp8-e4m3", "--engine vllm", "--write plans", "--efficiency 0.3,0.4,0.5"]
 )
@@ -190,4 +198,6 @@ def test_what_fits_tightly_leaves_llama_cpp_s_margin(small):
     assert "Fits" in said.sentence
     assert "own --fit keeps: -ngl" in said.sentence
     assert said.whole is None
+    assert said.figures["fits"]
+    assert not said.figures["leaves_margin"]
     assert calculators.llamacpp_answer(served, tight, kept).whole
