@@ -289,12 +289,12 @@ def test_the_reserve_moves_the_verdict_of_every_memory_calculator(command, capsy
     asked = ["--model", "llama-3.2-1b", "--gpu", "rtx-4090"] if training else ["--model", "llama-2-7b", "--gpu", "t4"]
     said = {
         reserve: as_json(["estimate", command, *asked, *LIGHT.get(command, []), "--reserve", str(reserve)], capsys)
-        for reserve in (0, 1343, 2**15)
+        for reserve in (0, 1343, 14000)
     }
     verdicts = [answer.get("verdict") or answer["device"]["verdict"] for answer in said.values()]
     assert verdicts[::2] == ["fits", "tight"]
-    assert main(["estimate", command, *asked, *LIGHT.get(command, []), "--reserve", str(2**15)]) == 0
-    assert "32.00 GiB are kept for the CUDA context" in capsys.readouterr().out
+    assert main(["estimate", command, *asked, *LIGHT.get(command, []), "--reserve", str(14000)]) == 0
+    assert "13.67 GiB are kept for the CUDA context" in capsys.readouterr().out
 
 
 LIGHT = {

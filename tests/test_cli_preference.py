@@ -114,6 +114,10 @@ REFUSED = [
     ((*TRAIN, "--lengths", "3,4", "--sequence", "2048"), "--sequence beside --lengths"),
     ((*TRAIN[:3], "gemma-3-1b", *TRAIN[4:], "--attention", "flash_attention_2"), "have a window"),
     ((*GRPO, "--generator", "vllm"), "vLLM's share of no card"),
+    ((*GRPO, "--share", "0.5"), "--share with transformers"),
+    ((*GRPO[:-1], "0"), "completion is 0"),
+    ((*GRPO[:5], "0", *GRPO[6:]), "prompt is 0"),
+    ((*GRPO, "--gpu", "h100", "--reserve", "999999"), "a reserve of 999,999 MiB"),
     ((*GRPO, "--micro-batch", "4"), "8 generations of a prompt, and 4 completions"),
 ]
 

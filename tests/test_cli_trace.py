@@ -47,7 +47,7 @@ def test_fp8_is_traced_on_a_card_that_has_it_and_refused_on_one_that_has_not(cap
 
 
 def test_the_reserve_moves_the_verdict_and_accumulation_is_traced(capsys):
-    code, said = told(capsys, *TRAIN, "--gpu", "a100", "--reserve", "81500", "--accumulate", "2")
+    code, said = told(capsys, *TRAIN, "--gpu", "a100", "--reserve", "81150", "--accumulate", "2")
     assert code == 0
     assert "2 accumulated" in said.out.splitlines()[0]
     assert "Tight on the NVIDIA A100" in said.out

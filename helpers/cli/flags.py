@@ -365,7 +365,13 @@ def reserve_bytes_of(arguments: argparse.Namespace) -> int | None:
     """What --reserve says; None where the card, the engine and the ranks do (`memory.fit.reserves`)."""
     if arguments.reserve is None:
         return None
-    return require_whole("reserve", arguments.reserve, 0, MOST_MIB, unit="MiB") * 2**20
+    kept = require_whole("reserve", arguments.reserve, 0, MOST_MIB, unit="MiB") * 2**20
+    card = device_of(arguments) if getattr(arguments, "gpu", None) else None
+    if card and kept > card.capacity_bytes:
+        most = card.capacity_bytes // 2**20
+        what = f"a reserve of {arguments.reserve:,} MiB on the {card.title}, which has {most:,}"
+        raise WorkbookError(what, "less than the card has", "leave --reserve out: what a card keeps is known")
+    return kept
 
 
 def print_answer(answer: CalculatorAnswer, arguments: argparse.Namespace) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 
+from ..catalog.errors import WorkbookError, require_whole
 from ..catalog.losses import TRL
 from ..catalog.preference import GENERATORS, SHARE, DpoSetup, GrpoSetup
-from ..catalog.setup import TrainSetup
+from ..catalog.setup import MAX_TOKENS, TrainSetup
 from ..lesson import calculators
 from . import flags
 from .flags import Commands, add_command, decimal, setup_of, whole
@@ -44,13 +45,16 @@ def _grpo_flags(parser: argparse.ArgumentParser) -> None:
     text = f"who generates: {', '.join(GENERATORS)} on the same card"
     parser.add_argument("--generator", default=GENERATORS[0], help=text)
     text = "of the whole card that vLLM takes (vllm_gpu_memory_utilization)"
-    parser.add_argument("--share", type=decimal, default=SHARE, help=text)
+    parser.add_argument("--share", type=decimal, help=f"{text}; default {SHARE:g}")
     text = "vLLM gives its weights and its pool back between generations (vllm_enable_sleep_mode)"
     parser.add_argument("--sleep", action="store_true", help=text)
 
 
 def _train_of(arguments: argparse.Namespace, rows: int) -> TrainSetup:
     """The step on `rows` sequences, in TRL's recipe where nobody says another."""
+    do = "pass --completion 512, TRL's default, or leave it out"
+    require_whole("completion", arguments.completion, most=MAX_TOKENS, unit="tokens", do=do)
+    require_whole("prompt", arguments.prompt, most=MAX_TOKENS, unit="tokens", do=do.replace("completion", "prompt"))
     adapted = arguments.adapter or arguments.lora_rank
     arguments.trainer = arguments.trainer or ("trl" if adapted else None)
     arguments.micro_batch, arguments.sequence = rows, arguments.prompt + arguments.completion
@@ -64,6 +68,9 @@ def _train_of(arguments: argparse.Namespace, rows: int) -> TrainSetup:
 
 
 def _estimate_grpo(arguments: argparse.Namespace) -> int:
+    if arguments.share is not None and arguments.generator == GENERATORS[0]:
+        what = f"--share with {GENERATORS[0]}, which sets no share of the card aside"
+        raise WorkbookError(what, "--generator vllm", "add --generator vllm, or leave --share out")
     setup = GrpoSetup(
         _train_of(arguments, arguments.micro_batch),
         arguments.prompt,
@@ -72,7 +79,7 @@ def _estimate_grpo(arguments: argparse.Namespace) -> int:
         arguments.iterations,
         arguments.beta,
         arguments.generator,
-        arguments.share,
+        SHARE if arguments.share is None else arguments.share,
         arguments.sleep,
     )
     answer = calculators.preference_answer(setup, arguments.gpu, flags.reserve_bytes_of(arguments))
