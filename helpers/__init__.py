@@ -14,7 +14,7 @@ Rooms, and what each may import (downwards only; a test holds it):
 
 This file imports nothing, so `import helpers` is instant and never loads torch. Ask a room for what you need:
 
-    from helpers.catalog.setup import TrainSetup
+    from helpers.catalog.train_setup import TrainSetup
     from helpers.memory import budget
     budget.train(TrainSetup(model="llama-2-7b", optimizer="adamw-fused")).peak_bytes
 """

@@ -144,7 +144,7 @@ def test_a_change_is_offered_only_if_it_lowers_a_stage_that_is_too_high():
     from helpers.catalog import device
     from helpers.catalog.adapters import Adapter
     from helpers.catalog.preference import GrpoSetup
-    from helpers.catalog.setup import TrainSetup
+    from helpers.catalog.train_setup import TrainSetup
     from helpers.lesson.calculators.preference import changes
     from helpers.memory.fit import Room
 

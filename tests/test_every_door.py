@@ -7,8 +7,8 @@ import pytest
 
 from helpers.catalog import DEVICES, MODELS, TrainSetup, model
 from helpers.catalog.adapters import Adapter
+from helpers.catalog.cache_formats import KV_FORMATS
 from helpers.catalog.hardware import cuda_of
-from helpers.catalog.setup import KV_FORMATS
 from helpers.cli import main
 from helpers.lesson.calculators import training_memory
 from helpers.memory import budget, trace

@@ -19,7 +19,8 @@ from .layers import Attention, Layer, Linear, Mla, Mlp
 from .models import MODELS, model
 from .optimizers import OPTIMIZERS, Optimizer, optimizer
 from .recipes import PRECISIONS, Precision
-from .setup import ServeSetup, TrainSetup
+from .serve_setup import ServeSetup
 from .shape import ModelShape
 from .split import Split
 from .tiers import TIERS, Tier, tier
+from .train_setup import TrainSetup

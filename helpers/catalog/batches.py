@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .errors import WorkbookError, require_whole
-from .setup import MAX_COUNT, MAX_TOKENS
+from .setup_fields import MAX_COUNT, MAX_TOKENS
 
 PADDED, PADDING_FREE, PACKING = "padded", "padding-free", "packing"
 

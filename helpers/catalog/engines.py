@@ -15,7 +15,7 @@ from .devices import Device
 from .errors import WorkbookError, unknown_name
 
 if TYPE_CHECKING:
-    from .setup import ServeSetup
+    from .serve_setup import ServeSetup
 
 GIB = 2**30
 LARGE_CARD_BYTES, HUGE_CARD_BYTES = 70 * GIB, 160 * GIB

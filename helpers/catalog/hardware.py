@@ -16,7 +16,8 @@ from enum import Enum
 
 from .devices import Device, device
 from .errors import WorkbookError
-from .setup import ServeSetup, TrainSetup
+from .serve_setup import ServeSetup
+from .train_setup import TrainSetup
 
 REFERENCE = "a100-80gb"  # whose workspaces and kernels count where a GPU is meant and none is named
 FLOAT8_REFERENCE = "h100-80gb"  # the same where products are in FP8, which an A100 has not

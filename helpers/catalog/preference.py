@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 from .errors import WorkbookError, require_number, require_whole, unknown_name
 from .losses import TRL
-from .setup import MAX_COUNT, TrainSetup
+from .setup_fields import MAX_COUNT
+from .train_setup import TrainSetup
 
 GENERATORS = ("transformers", "vllm")  # `generate` with the policy itself, or an engine on the same card
 SHARE = 0.3  # vllm_gpu_memory_utilization of GRPOConfig

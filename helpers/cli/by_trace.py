@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..catalog.errors import WorkbookError
 from ..catalog.hardware import without_cuda
-from ..catalog.setup import ServeSetup, TrainSetup
+from ..catalog.serve_setup import ServeSetup
+from ..catalog.train_setup import TrainSetup
 from ..lesson.calculators.answers import MemoryAnswer
 from ..memory.fit.room import Room
 

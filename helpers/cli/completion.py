@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from ..catalog.adapters import KINDS, TRAINERS
+from ..catalog.cache_formats import KV_FORMATS
 from ..catalog.devices import DEVICES
 from ..catalog.engines import ENGINES
 from ..catalog.losses import LOSSES
@@ -15,8 +16,9 @@ from ..catalog.models import MODELS
 from ..catalog.optimizers import OPTIMIZERS
 from ..catalog.policies import POLICIES
 from ..catalog.recipes import PRECISIONS
-from ..catalog.setup import ATTENTIONS, KV_FORMATS, OFFLOADS, WEIGHT_FORMATS
+from ..catalog.serve_setup import WEIGHT_FORMATS
 from ..catalog.split import STAGES_PER_RANK
+from ..catalog.train_setup import ATTENTIONS, OFFLOADS
 from .flags import Commands, add_command
 
 SHELLS = ("bash", "zsh", "fish")

@@ -8,7 +8,7 @@ import json
 from ..catalog.devices import Device
 from ..catalog.engines import ENGINES, Engine, engine
 from ..catalog.errors import WorkbookError
-from ..catalog.setup import ServeSetup
+from ..catalog.serve_setup import ServeSetup
 from ..lesson import calculators
 from ..lesson.calculators import CalculatorAnswer
 from ..memory.serve.engines.llamacpp import LlamaCpp

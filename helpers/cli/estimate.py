@@ -7,7 +7,8 @@ import json
 from dataclasses import replace
 
 from ..catalog.errors import WorkbookError
-from ..catalog.setup import WEIGHT_FORMATS, ServeSetup, TrainSetup
+from ..catalog.serve_setup import WEIGHT_FORMATS, ServeSetup
+from ..catalog.train_setup import TrainSetup
 from ..lesson import calculators
 from ..lesson.calculators.allocation import TRACES
 from ..lesson.calculators.operators import DEFAULTS, OPERATORS, SIZES

@@ -13,6 +13,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ..catalog.adapters import BASES, KINDS, TRACED_KINDS, TRAINERS, Adapter
+from ..catalog.cache_formats import KV_FORMATS
 from ..catalog.devices import Device, device
 from ..catalog.errors import WorkbookError, require_name, require_whole
 from ..catalog.losses import FULL, LOSSES
@@ -21,19 +22,12 @@ from ..catalog.models import model as resolve_model
 from ..catalog.optimizers import OPTIMIZERS, RANKED, TRAINER_NAMES
 from ..catalog.policies import POLICIES
 from ..catalog.recipes import PRECISIONS
-from ..catalog.setup import (
-    ATTENTIONS,
-    KV_FORMATS,
-    OFFLOADS,
-    PIECE_TOKENS,
-    WEIGHT_FORMATS,
-    ServeSetup,
-    TrainSetup,
-    flag_of,
-)
+from ..catalog.serve_setup import PIECE_TOKENS, WEIGHT_FORMATS, ServeSetup
+from ..catalog.setup_fields import flag_of
 from ..catalog.shape import ModelShape
 from ..catalog.shipped import SHIPPED, shipped
 from ..catalog.split import STAGES_PER_RANK, Split
+from ..catalog.train_setup import ATTENTIONS, OFFLOADS, TrainSetup
 from ..memory.breakdown import format_bytes
 from ..memory.step.refusals import attention_of
 

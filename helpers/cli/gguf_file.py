@@ -6,7 +6,7 @@ import argparse
 import json
 
 from ..catalog.errors import WorkbookError
-from ..catalog.setup import ServeSetup
+from ..catalog.serve_setup import ServeSetup
 from ..lesson import calculators
 from ..memory.plan import Cards
 from ..memory.plan.goal import SERVED_KV, SERVED_WEIGHTS

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from ..catalog.cache_formats import KV_FORMATS
 from ..catalog.errors import WorkbookError
-from ..catalog.setup import KV_FORMATS, ServeSetup
+from ..catalog.serve_setup import ServeSetup
 from ..lesson.calculators.serving_load import USUAL, serving_load_answer
 from ..lesson.calculators.serving_pool import FREE_SHARE, NOT_FREE_BYTES
 from ..lesson.calculators.workloads import MIXES, NAMED, NIM, Efficiencies, Workload, efficiencies_of, lengths

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from ..catalog.setup import ServeSetup, TrainSetup
+from ..catalog.serve_setup import ServeSetup
 from ..catalog.tiers import TIERS
+from ..catalog.train_setup import TrainSetup
 from ..lesson.calculators.offload_serving import HOST, STEPS, offload_serving_answer
 from ..lesson.calculators.offload_training import USUAL_EFFICIENCY, USUAL_HOST, USUAL_RANKS, offload_training_answer
 from . import flags

@@ -7,7 +7,9 @@ import json
 
 from ..catalog.errors import WorkbookError
 from ..catalog.gguf import is_gguf
-from ..catalog.setup import ServeSetup, TrainSetup, flag_of
+from ..catalog.serve_setup import ServeSetup
+from ..catalog.setup_fields import flag_of
+from ..catalog.train_setup import TrainSetup
 from .flags import (
     ADAPTER_FLAGS,
     GPU_HELP,

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from ..catalog import prices
+from ..catalog.cache_formats import KV_FORMATS
 from ..catalog.devices import device
 from ..catalog.engines import POOLED
 from ..catalog.errors import WorkbookError, require_whole
 from ..catalog.gguf import is_gguf
-from ..catalog.setup import KV_FORMATS, WEIGHT_FORMATS
+from ..catalog.serve_setup import WEIGHT_FORMATS
 from ..memory.plan import (
     Cards,
     Efficiency,

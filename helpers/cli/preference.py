@@ -7,7 +7,8 @@ import argparse
 from ..catalog.errors import WorkbookError, require_whole
 from ..catalog.losses import TRL
 from ..catalog.preference import GENERATORS, SHARE, DpoSetup, GrpoSetup
-from ..catalog.setup import MAX_TOKENS, TrainSetup
+from ..catalog.setup_fields import MAX_TOKENS
+from ..catalog.train_setup import TrainSetup
 from ..lesson import calculators
 from . import flags
 from .flags import Commands, add_command, decimal, setup_of, whole

@@ -13,8 +13,9 @@ from ..catalog.errors import WorkbookError
 from ..catalog.hardware import reference_of, require_cuda
 from ..catalog.loaders import loader
 from ..catalog.policies import whole_layers
-from ..catalog.setup import ServeSetup, TrainSetup
+from ..catalog.serve_setup import ServeSetup
 from ..catalog.split import Split
+from ..catalog.train_setup import TrainSetup
 from ..memory.breakdown import Breakdown, Part, Point
 from . import flags
 from .flags import Commands, add_command, device_of, setup_of, whole

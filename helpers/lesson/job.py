@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..catalog.devices import device
-from ..catalog.setup import TrainSetup
+from ..catalog.train_setup import TrainSetup
 from ..memory import budget
 from .drawing.bars import Parts, stacked_bars
 from .drawing.pictures import Card, Picture

@@ -13,8 +13,8 @@ from ..catalog.devices import device as resolve_device
 from ..catalog.errors import WorkbookError
 from ..catalog.hardware import cuda_of, require_float8_kernels
 from ..catalog.losses import FULL
-from ..catalog.setup import TrainSetup
 from ..catalog.split import ONE_GPU, Split
+from ..catalog.train_setup import TrainSetup
 from .breakdown import Moment, Moments
 from .serve.serving import ServeBudget as ServeBudget
 from .serve.serving import decode_bytes as decode_bytes

@@ -21,7 +21,7 @@ from itertools import pairwise
 
 from ..catalog.devices import Device, device
 from ..catalog.errors import WorkbookError, require_whole
-from ..catalog.setup import ServeSetup
+from ..catalog.serve_setup import ServeSetup
 from ..memory import budget
 from ..memory.breakdown import Part
 from ..memory.serve.serving import ServeBudget

@@ -1370,7 +1370,7 @@ class GroupedLoRA(nn.Module):
 @mutant("fastest", feedback="a TrainSetup is made beside peak_of")
 def fastest(space, peak_of, card_bytes, least):
     """Calls helpers, which tell as many peaks as one likes."""
-    from helpers.catalog.setup import TrainSetup
+    from helpers.catalog.train_setup import TrainSetup
     from helpers.memory import budget
 
     setup = TrainSetup("llama-2-7b", precision="bf16", optimizer="adamw-8bit")

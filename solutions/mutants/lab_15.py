@@ -33,7 +33,7 @@ def card_bytes(plan, offer, right=card_bytes):
 @mutant("card-bytes", feedback="GiB, you have")
 def card_bytes(plan, offer):
     """Calls helpers, whose planner counts every tensor, and not with this lab's constants."""
-    from helpers.catalog.setup import TrainSetup
+    from helpers.catalog.train_setup import TrainSetup
     from helpers.memory import budget
     from helpers.memory.plan.training import ADAPTERS
 
@@ -362,8 +362,8 @@ def deepspeed_json(plan):
 @mutant("deepspeed-json", feedback="a function is called that knows the answer")
 def deepspeed_json(plan):
     """Calls the writer of the chapter on ZeRO."""
-    from helpers.catalog.setup import TrainSetup
     from helpers.catalog.split import Split
+    from helpers.catalog.train_setup import TrainSetup
     from helpers.techniques.zero.configs import deepspeed_config
 
     split = Split(max(2, plan["cards"]), zero=3)

@@ -18,8 +18,10 @@ MODULES = (
     "models",
     "optimizers",
     "recipes",
-    "setup",
+    "serve_setup",
+    "setup_fields",
     "shape",
+    "train_setup",
 )
 
 

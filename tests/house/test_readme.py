@@ -12,7 +12,7 @@ import pytest
 
 from helpers.catalog import TrainSetup
 from helpers.catalog.adapters import Adapter
-from helpers.catalog.setup import ServeSetup
+from helpers.catalog.serve_setup import ServeSetup
 from helpers.cli import main
 from helpers.memory import budget
 from tests.catalog.gguf_files import gguf, llama, llama_tensors

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedConfig
 from ...catalog.by_transformers import transformers_config, with_cache
 from ...catalog.errors import require_package
 from ...catalog.models import model
-from ...catalog.setup import ServeSetup
+from ...catalog.serve_setup import ServeSetup
 from ...memory import budget, measure
 from ...techniques.quantization import dense_linears
 from .target import ExperimentSizes, Figure, Target, peak_figures, six_digits

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from ...catalog.hardware import REFERENCE
-from ...catalog.setup import TrainSetup
+from ...catalog.train_setup import TrainSetup
 from ...memory import budget
 from ...memory.measure.steps import TrainingRun, training_run
 from ...techniques.checkpointing import apply

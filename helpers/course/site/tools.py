@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import __version__
-from ...catalog.setup import TrainSetup
+from ...catalog.train_setup import TrainSetup
 from ...lesson.calculators import training_answer
 from ...lesson.calculators.addressed import OFFERED
 from ...lesson.explained import explained_as_json

@@ -11,7 +11,7 @@ from typing import Any
 from ...catalog.devices import DEVICES, Device, device
 from ...catalog.hardware import reference_of, without_cuda
 from ...catalog.recipes import PRECISIONS
-from ...catalog.setup import TrainSetup
+from ...catalog.train_setup import TrainSetup
 from ...memory import budget
 from ...memory.breakdown import GIB, format_bytes, rounded
 from ...memory.step.decoders.linears import StepWidths

@@ -8,8 +8,8 @@ from typing import Any
 from ...catalog.errors import require_whole
 from ...catalog.models import MODELS, model
 from ...catalog.policies import SELECTIVE
-from ...catalog.setup import TrainSetup
 from ...catalog.shape import ModelShape
+from ...catalog.train_setup import TrainSetup
 from ...memory.step.decoders.families import PAGES
 from ...memory.step.refusals import attention_of
 

@@ -13,9 +13,11 @@ from ...catalog.devices import DEVICES, Device
 from ...catalog.errors import WorkbookError
 from ...catalog.models import MODELS
 from ...catalog.models import model as resolve_model
-from ...catalog.setup import ServeSetup, TrainSetup, flag_of
+from ...catalog.serve_setup import ServeSetup
+from ...catalog.setup_fields import flag_of
 from ...catalog.shape import ModelShape
 from ...catalog.split import Split
+from ...catalog.train_setup import TrainSetup
 from ...memory.fit.ladders import recipe_flags, split_flags
 
 Option = tuple[object, ...]  # a flag and its value, or a flag alone

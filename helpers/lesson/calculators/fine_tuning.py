@@ -12,7 +12,7 @@ from ...catalog.adapters import ALL_LINEAR, BASES, Adapter
 from ...catalog.devices import DEVICES, OFFERED, Device, device
 from ...catalog.errors import WorkbookError, require_name
 from ...catalog.hardware import lacks_bf16, library_bytes, reference_of, without_bf16, without_cuda
-from ...catalog.setup import TrainSetup
+from ...catalog.train_setup import TrainSetup
 from ...memory import budget
 from ...memory.breakdown import Breakdown, format_bytes
 from ...memory.fit import Room, Verdict

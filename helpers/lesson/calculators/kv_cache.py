@@ -8,11 +8,12 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
+from ...catalog.cache_formats import KV_FORMATS
 from ...catalog.devices import DEVICES, Device, device
 from ...catalog.formats import number_format
 from ...catalog.models import MODELS
 from ...catalog.models import model as resolve_model
-from ...catalog.setup import KV_FORMATS, ServeSetup
+from ...catalog.serve_setup import ServeSetup
 from ...catalog.shipped import SHIPPED
 from ...memory.breakdown import Breakdown, format_bytes
 from ...memory.serve.tensor_parallel import rank_read_bytes, rank_weight_bytes

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from ...catalog.errors import WorkbookError
 from ...catalog.formats import NumberFormat
 from ...catalog.layers import Attention, Layer
-from ...catalog.setup import MAX_TOKENS, ServeSetup
+from ...catalog.serve_setup import ServeSetup
+from ...catalog.setup_fields import MAX_TOKENS
 from ...catalog.shape import ModelShape
 from ...memory.breakdown import format_bytes
 from ...memory.serve.tensor_parallel import rank_shape

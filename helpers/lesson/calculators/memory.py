@@ -12,7 +12,7 @@ from ...catalog.hardware import reference_of, without_bf16, without_cuda
 from ...catalog.losses import CUT, FULL, LIGER, TRL
 from ...catalog.optimizers import BLOCK_VALUES, OPTIMIZERS, Blockwise, LowRank, Optimizer
 from ...catalog.recipes import PRECISIONS
-from ...catalog.setup import TrainSetup
+from ...catalog.train_setup import TrainSetup
 from ...memory import budget
 from ...memory.breakdown import format_bytes
 from ...memory.fit import Room, adapted, ladder

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...catalog.cache_formats import KV_FORMATS
 from ...catalog.devices import DEVICES
 from ...catalog.errors import require_name
 from ...catalog.models import MODELS
 from ...catalog.models import model as resolve_model
-from ...catalog.setup import KV_FORMATS, OFFLOADS, ServeSetup, TrainSetup
+from ...catalog.serve_setup import ServeSetup
 from ...catalog.split import Split
 from ...catalog.tiers import TIERS
+from ...catalog.train_setup import OFFLOADS, TrainSetup
 from ...memory.step.refusals import attention_of
 from .calculator import ANY_CONFIG, CONFIG, Calculator, Values
 from .choices import MICRO_BATCHES, POLICIES, RESERVE, SEQUENCES, reserve_bytes, within_positions

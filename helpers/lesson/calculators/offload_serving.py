@@ -9,7 +9,7 @@ from typing import Any
 
 from ...catalog.devices import Device, device
 from ...catalog.errors import require_whole
-from ...catalog.setup import ServeSetup
+from ...catalog.serve_setup import ServeSetup
 from ...catalog.tiers import Tier, tier
 from ...memory import budget, offload
 from ...memory.breakdown import format_bytes

@@ -10,8 +10,8 @@ from typing import Any
 
 from ...catalog.devices import Device, device
 from ...catalog.hardware import without_cuda
-from ...catalog.setup import TrainSetup
 from ...catalog.tiers import Tier, tier
+from ...catalog.train_setup import TrainSetup
 from ...memory import budget, offload
 from ...memory.breakdown import Breakdown, Moment, format_bytes
 from ...memory.fit.room import Room, Verdict

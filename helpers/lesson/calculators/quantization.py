@@ -12,7 +12,7 @@ from ...catalog.formats import number_format
 from ...catalog.gguf import refuse_file
 from ...catalog.models import MODELS
 from ...catalog.models import model as resolve_model
-from ...catalog.setup import ServeSetup
+from ...catalog.serve_setup import ServeSetup
 from ...catalog.shape import ModelShape
 from ...catalog.shipped import fp8_block
 from ...memory import budget

@@ -9,7 +9,7 @@ from math import ceil
 
 from ...catalog.devices import OFFERED, Device
 from ...catalog.errors import WorkbookError
-from ...catalog.setup import ServeSetup
+from ...catalog.serve_setup import ServeSetup
 from ...techniques.scheduling.policy import Policy
 from ...techniques.scheduling.saturation import Steady, saturation_point, steady
 from ...techniques.scheduling.step_time import Roofline

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
+from ...catalog.cache_formats import KV_FORMATS
 from ...catalog.devices import DEVICES, Device, device
 from ...catalog.gguf import refuse_file
 from ...catalog.models import MODELS
 from ...catalog.models import model as resolve_model
-from ...catalog.setup import KV_FORMATS, ServeSetup
+from ...catalog.serve_setup import ServeSetup
 from ...memory.breakdown import format_bytes
 from ...techniques.scheduling.policy import ADMISSION, Policy
 from ..drawing.loads import loads

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...catalog.devices import Device, device
 from ...catalog.hardware import dequantized, reference_of, without_cuda
-from ...catalog.setup import PIECE_TOKENS, ServeSetup
+from ...catalog.serve_setup import PIECE_TOKENS, ServeSetup
 from ...memory import budget
 from ...memory.breakdown import Moment, Part, Point, format_bytes
 from ...memory.serve.engines.weights import longest_context

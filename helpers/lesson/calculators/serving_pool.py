@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError, require_number, require_whole
-from ...catalog.setup import ServeSetup
+from ...catalog.serve_setup import ServeSetup
 from ...catalog.shape import ModelShape
 from ...memory.breakdown import format_bytes
 from ...memory.serve.tensor_parallel import rank_weight_bytes

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ...catalog.devices import Device
-from ...catalog.setup import ServeSetup
+from ...catalog.serve_setup import ServeSetup
 from ...catalog.tiers import Tier
 from ...memory import budget, offload
 from ...memory.breakdown import Breakdown

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from ...catalog.errors import WorkbookError, require_name, require_number, require_whole
-from ...catalog.setup import MAX_COUNT, MAX_TOKENS
+from ...catalog.setup_fields import MAX_COUNT, MAX_TOKENS
 from ...techniques.paging.traces import TRACES, trace
 from ...techniques.scheduling import nim
 from ..units import si

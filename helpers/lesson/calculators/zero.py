@@ -11,8 +11,8 @@ from ...catalog.devices import DEVICES, Device, device
 from ...catalog.errors import WorkbookError
 from ...catalog.hardware import REFERENCE, without_cuda
 from ...catalog.recipes import PRECISIONS
-from ...catalog.setup import OFFLOADS, TrainSetup
 from ...catalog.split import Split
+from ...catalog.train_setup import OFFLOADS, TrainSetup
 from ...memory import budget
 from ...memory.breakdown import Breakdown, format_bytes
 from ...memory.fit import reserve_growth

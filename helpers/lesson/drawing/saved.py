@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...catalog.layers import Layer
-from ...catalog.setup import TrainSetup
+from ...catalog.train_setup import TrainSetup
 from ...memory.breakdown import format_bytes
 from ...memory.step.activations import Operator, layer_operators
 from ..units import short_bytes

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ...catalog.devices import Device, device
 from ...catalog.engines import engine
-from ...catalog.setup import ServeSetup
+from ...catalog.serve_setup import ServeSetup
 from ..serve.engines.llamacpp import LlamaCpp
 from ..serve.engines.vllm import Launch, launch
 from ..serve.engines.weights import rank_weight_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...catalog.setup import ServeSetup
+from ...catalog.serve_setup import ServeSetup
 from .. import budget
 from .cases import Case
 

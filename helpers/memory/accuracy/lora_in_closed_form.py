@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...catalog.adapters import Adapter
 from ...catalog.devices import device
 from ...catalog.layers import Attention
-from ...catalog.setup import TrainSetup
+from ...catalog.train_setup import TrainSetup
 from ..breakdown import rounded
 from ..step.decoders.attending import REPEATED
 from ..step.step import TapedStep

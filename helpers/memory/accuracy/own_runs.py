@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ...catalog.adapters import Adapter
 from ...catalog.devices import device
 from ...catalog.errors import require_name
-from ...catalog.setup import ServeSetup, TrainSetup
+from ...catalog.serve_setup import ServeSetup
+from ...catalog.train_setup import TrainSetup
 from ..breakdown import Phase, Point
 from .cases import Case, Row, model_config
 

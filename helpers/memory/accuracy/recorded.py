@@ -13,7 +13,8 @@ from functools import cache
 
 from ...catalog.devices import DEVICES
 from ...catalog.errors import WorkbookError
-from ...catalog.setup import ServeSetup, TrainSetup
+from ...catalog.serve_setup import ServeSetup
+from ...catalog.train_setup import TrainSetup
 from ..allocator import Comparison, compare_with_snapshot
 from ..budget import decode_bytes, serve, train, weight_bytes
 from ..work import Roof, Work

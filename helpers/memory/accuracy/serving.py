@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from ...catalog.formats import number_format
 from ...catalog.models import model
-from ...catalog.setup import ServeSetup
+from ...catalog.serve_setup import ServeSetup
 from .. import budget
 from .cases import Case, model_config
 

@@ -12,8 +12,9 @@ from ...catalog.devices import Device, device
 from ...catalog.errors import WorkbookError
 from ...catalog.hardware import reference_of
 from ...catalog.losses import FULL, LIGER
-from ...catalog.setup import TrainSetup, flag_of
+from ...catalog.setup_fields import flag_of
 from ...catalog.split import Split
+from ...catalog.train_setup import TrainSetup
 from .. import budget
 from .reserves import reserve_growth
 

@@ -9,7 +9,8 @@ from itertools import islice
 from ...catalog.devices import DEVICES, Device, device
 from ...catalog.errors import WorkbookError, require_whole
 from ...catalog.hardware import dequantized, reference_of, without_cuda
-from ...catalog.setup import ServeSetup, TrainSetup
+from ...catalog.serve_setup import ServeSetup
+from ...catalog.train_setup import TrainSetup
 from .. import budget
 from ..breakdown import format_bytes
 from .ladders import Fit, training_changes

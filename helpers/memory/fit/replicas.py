@@ -11,7 +11,7 @@ from functools import partial
 from ...catalog.devices import Device, device
 from ...catalog.errors import WorkbookError
 from ...catalog.hardware import dequantized, reference_of
-from ...catalog.setup import ServeSetup
+from ...catalog.serve_setup import ServeSetup
 from .. import budget
 from .ladders import Fields, Fit
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ...catalog.losses import LIGER, TRL, TRL_ROWS, TRL_WORDS, liger_chunk
-from ...catalog.setup import TrainSetup
+from ...catalog.train_setup import TrainSetup
 
 IGNORED = -100
 

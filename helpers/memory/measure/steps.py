@@ -19,7 +19,7 @@ from ...catalog.optimizers import EMBEDDING, HEAD, Optimizer
 from ...catalog.optimizers import optimizer as optimizer_rule
 from ...catalog.policies import Segment as LayerSegment
 from ...catalog.policies import whole_layers
-from ...catalog.setup import TrainSetup
+from ...catalog.train_setup import TrainSetup
 from .. import budget
 from ..breakdown import format_bytes
 from ..step.refusals import FLOAT8_MULTIPLE, require_kernel

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ...catalog.errors import WorkbookError
-from ...catalog.setup import TrainSetup
+from ...catalog.train_setup import TrainSetup
 from ..meter.meter import Meter
 from ..meter.timeline import Measurement, PartOf
 from ..meter.watch import Optimizers, Watch, adopt, finding, listed

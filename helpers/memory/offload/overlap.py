@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...catalog.errors import WorkbookError, require_number, require_whole
 from ...catalog.formats import number_format
-from ...catalog.setup import MAX_COUNT
+from ...catalog.setup_fields import MAX_COUNT
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from ...catalog.errors import WorkbookError, require_name, require_number, requi
 from ...catalog.formats import number_format
 from ...catalog.gguf import refuse_file
 from ...catalog.layers import Layer
-from ...catalog.setup import ServeSetup
+from ...catalog.serve_setup import ServeSetup
 from ..layer_work import attention_flops, weights_met
 from ..serve.weights import KEPT, layer_bytes, layer_weight_bytes, weight_bytes
 from ..work import Roof, Work

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from ...catalog.devices import Device, device
 from ...catalog.errors import WorkbookError, require_number, require_whole
-from ...catalog.setup import TrainSetup
 from ...catalog.tiers import Tier, TierKind, tier
+from ...catalog.train_setup import TrainSetup
 from ..breakdown import TextEnum
 from ..step.flops import step_flops
 from ..step.ranks.zero import held, link_bytes

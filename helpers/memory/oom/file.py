@@ -18,7 +18,8 @@ from ...catalog.devices import Device
 from ...catalog.engines import engine
 from ...catalog.errors import WorkbookError
 from ...catalog.hardware import reference_of
-from ...catalog.setup import ServeSetup, TrainSetup
+from ...catalog.serve_setup import ServeSetup
+from ...catalog.train_setup import TrainSetup
 from ..allocator import Reason, Segment, Settings, Snapshot, TraceEvent, read_snapshot
 from ..breakdown import format_bytes
 from ..fit import changes, peak_bytes

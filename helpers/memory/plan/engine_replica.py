@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from ...catalog.engines import engine
-from ...catalog.setup import MAX_COUNT
+from ...catalog.setup_fields import MAX_COUNT
 from ..serve.engines.vllm import Launch, launch
 from .goal import ServeGoal
 from .machine import Cards

@@ -17,7 +17,8 @@ from ...catalog.errors import WorkbookError, require_name, require_number, requi
 from ...catalog.gguf import refuse_file
 from ...catalog.optimizers import optimizer
 from ...catalog.recipes import PRECISIONS
-from ...catalog.setup import MAX_COUNT, MAX_TOKENS, PIECE_TOKENS, WEIGHT_FORMATS, ModelField, ServeSetup
+from ...catalog.serve_setup import PIECE_TOKENS, WEIGHT_FORMATS, ServeSetup
+from ...catalog.setup_fields import MAX_COUNT, MAX_TOKENS, ModelField
 from ...catalog.shape import ModelShape
 from ...catalog.shipped import SHIPPED
 from ..serve.engines.weights import require_positions

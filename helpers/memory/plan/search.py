@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import log
 
-from ...catalog.setup import TrainSetup
+from ...catalog.train_setup import TrainSetup
 from ..breakdown import TextEnum
 from ..step.refusals import require_closed_form
 from .goal import TrainGoal

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ...catalog.devices import Device
-from ...catalog.setup import MAX_COUNT, ServeSetup
+from ...catalog.serve_setup import ServeSetup
+from ...catalog.setup_fields import MAX_COUNT
 from ...catalog.shape import ModelShape
 from ...catalog.shipped import SHIPPED
 from .. import budget

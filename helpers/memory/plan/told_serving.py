@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...catalog.engines import engine
-from ...catalog.setup import ServeSetup
+from ...catalog.serve_setup import ServeSetup
 from .. import budget
 from ..breakdown import Part, format_bytes
 from ..serve.engines.weights import longest_context

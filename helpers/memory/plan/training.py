@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 
 from ...catalog.adapters import Adapter
 from ...catalog.devices import Device
-from ...catalog.setup import TrainSetup
 from ...catalog.shape import ModelShape
 from ...catalog.split import ONE_GPU, Split
+from ...catalog.train_setup import TrainSetup
 from .. import budget
 from ..breakdown import Breakdown, TextEnum
 from ..layer_work import attention_flops

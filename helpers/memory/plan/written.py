@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ...catalog.engines import engine
 from ...catalog.errors import WorkbookError
-from ...catalog.setup import ServeSetup
+from ...catalog.serve_setup import ServeSetup
 from ..serve.engines.vllm import launch, starting_share
 from ..step.ranks import megatron
 from .goal import ServeGoal, TrainGoal

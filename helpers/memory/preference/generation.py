@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ...catalog.errors import WorkbookError
 from ...catalog.preference import GrpoSetup
-from ...catalog.setup import TrainSetup
+from ...catalog.train_setup import TrainSetup
 from ..breakdown import Breakdown, Part, rounded
 from ..step.decoders.linears import FP32, HALF
 from .scoring import QuietForward, QuietForwards

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ...catalog.hardware import Cuda
 from ...catalog.layers import Attention, Layer
-from ...catalog.setup import TrainSetup
+from ...catalog.train_setup import TrainSetup
 from ..breakdown import Point, rounded
 from ..step.decoders.families import decoder
 from ..step.operators import Operators

@@ -22,8 +22,9 @@ from ...catalog.engines import engine
 from ...catalog.errors import WorkbookError
 from ...catalog.hardware import cuda_of
 from ...catalog.preference import ENGINE_TOKENS, DpoSetup, GrpoSetup
-from ...catalog.setup import ServeSetup, TrainSetup
+from ...catalog.serve_setup import ServeSetup
 from ...catalog.shipped import SHIPPED
+from ...catalog.train_setup import TrainSetup
 from ..breakdown import Breakdown, Moment, Moments, Part, TextEnum, format_bytes, rounded
 from ..budget import TrainBudget, train
 from ..serve.engines.vllm import Launch

@@ -11,7 +11,7 @@ from functools import cache
 
 from ...catalog.formats import NumberFormat, number_format
 from ...catalog.layers import Linear, LinearGroup
-from ...catalog.setup import ServeSetup
+from ...catalog.serve_setup import ServeSetup
 from ...catalog.shipped import fp8_block
 from ..breakdown import rounded
 from .weights import KEPT, is_quantized, scale_bytes, weight_bytes

@@ -16,7 +16,7 @@ from ...catalog.errors import WorkbookError
 from ...catalog.formats import Decoding, number_format
 from ...catalog.hardware import AttentionCall, AttentionKernel, cuda_of
 from ...catalog.layers import Delta, Layer
-from ...catalog.setup import ServeSetup
+from ...catalog.serve_setup import ServeSetup
 from ..breakdown import Breakdown, Moment, Moments, Part, Point, rounded
 from .delta import JOINED, DeltaForward, widest_bytes
 from .loading import ends_bytes, loading_bytes

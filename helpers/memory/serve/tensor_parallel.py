@@ -14,7 +14,7 @@ from dataclasses import replace
 from ...catalog.errors import WorkbookError, require_whole
 from ...catalog.formats import number_format
 from ...catalog.layers import Attention, LinearGroup
-from ...catalog.setup import ServeSetup
+from ...catalog.serve_setup import ServeSetup
 from ...catalog.shape import ModelShape
 from .serving import decode_bytes, serve
 from .weights import KEPT, layer_bytes, weight_bytes

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...catalog.formats import NumberFormat, number_format
 from ...catalog.layers import Layer, Linear, LinearGroup
-from ...catalog.setup import ServeSetup
+from ...catalog.serve_setup import ServeSetup
 from ...catalog.shipped import LEFT_OUT, fp8_block
 from ..breakdown import Breakdown
 

@@ -17,7 +17,7 @@ from typing import Any
 from ...catalog.hardware import REFERENCE, cuda_of
 from ...catalog.layers import Layer, Linear
 from ...catalog.losses import FULL
-from ...catalog.setup import TrainSetup
+from ...catalog.train_setup import TrainSetup
 from ..breakdown import Breakdown, Point, rounded
 from .decoders.decoder import CenteredNorm, Decoder
 from .decoders.families import decoder

@@ -14,7 +14,7 @@ from ...catalog.devices import Device
 from ...catalog.hardware import cuda_of
 from ...catalog.layers import Attention, Layer, TensorShape
 from ...catalog.policies import Segment
-from ...catalog.setup import TrainSetup
+from ...catalog.train_setup import TrainSetup
 from ..breakdown import Point, rounded
 from .decoders.decoder import Decoder
 from .decoders.families import decoder

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...catalog.policies import Segment
-from ...catalog.setup import TrainSetup
+from ...catalog.train_setup import TrainSetup
 from .decoders.families import decoder
 from .decoders.linears import StepWidths
 from .layer_run import AGAIN, LayerRun, run_layer

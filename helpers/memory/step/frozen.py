@@ -6,7 +6,7 @@ from collections import Counter
 
 from ...catalog.formats import number_format
 from ...catalog.layers import Layer, Linear
-from ...catalog.setup import TrainSetup
+from ...catalog.train_setup import TrainSetup
 from ..breakdown import rounded, tensors_bytes
 from .decoders.linears import FP32, StepWidths
 

@@ -6,7 +6,7 @@ from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError
 from ...catalog.hardware import AttentionCall, AttentionKernel, cuda_of, library_bytes, require_float8_kernels
 from ...catalog.layers import Attention
-from ...catalog.setup import TrainSetup
+from ...catalog.train_setup import TrainSetup
 from .decoders.attending import FORMULA, FUSED, has_mask
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...catalog.hardware import Cuda
 from ...catalog.layers import Layer
-from ...catalog.setup import TrainSetup
+from ...catalog.train_setup import TrainSetup
 from ..breakdown import Point
 from .decoders.attending import FUSED
 from .decoders.families import PAGES, decoder

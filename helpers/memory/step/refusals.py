@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ...catalog.adapters import ALL_LINEAR, KINDS, TRACED_KINDS
 from ...catalog.errors import WorkbookError
-from ...catalog.setup import TrainSetup
 from ...catalog.shape import ModelShape
+from ...catalog.train_setup import TrainSetup
 from .decoders.families import PAGES
 
 FLOAT8_MULTIPLE = 16  # all three sizes of a product: torch._scaled_mm asks for it on CUDA

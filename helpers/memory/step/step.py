@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...catalog.embedding_gradient import held_while_summing
 from ...catalog.layers import Layer
-from ...catalog.setup import TrainSetup
+from ...catalog.train_setup import TrainSetup
 from ..breakdown import BLOCK_BYTES, Breakdown, Moment, Part, Point, rounded, tensors_bytes
 from .chain import Chain
 from .decoders.families import decoder

@@ -13,7 +13,7 @@ from torch import nn
 
 from ...catalog.errors import WorkbookError
 from ...catalog.formats import Decoding, NumberFormat, number_format
-from ...catalog.setup import ServeSetup
+from ...catalog.serve_setup import ServeSetup
 from ...catalog.shipped import LEFT_OUT, fp8_block, left_out_rules
 from ...catalog.unquantized import is_left_out, spelled
 from ..breakdown import Part

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ...catalog.errors import WorkbookError, require_name, require_package
-from ...catalog.setup import TrainSetup
+from ...catalog.train_setup import TrainSetup
 from ..measure.steps import build_model
 
 BASES = {"nf4": False, "nf4-dq": True, "int8": False}  # by name: whether the scales are quantized too

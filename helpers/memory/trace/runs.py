@@ -16,7 +16,8 @@ from ...catalog.adapters import ALL_LINEAR, TRACED_KINDS, Adapter
 from ...catalog.devices import Device, device
 from ...catalog.errors import WorkbookError, require_package, require_whole
 from ...catalog.hardware import reference_of, require_float8_kernels
-from ...catalog.setup import MAX_TOKENS, TrainSetup
+from ...catalog.setup_fields import MAX_TOKENS
+from ...catalog.train_setup import TrainSetup
 from ..measure.steps import Apply, Make, build_model, make_optimizers, require_one_rank, require_segments, run_of
 from .fake import convert, without_memory
 from .loading import linears_made_on_host, load

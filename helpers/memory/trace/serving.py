@@ -13,7 +13,7 @@ from ...catalog.by_transformers import transformers_config, with_cache
 from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError
 from ...catalog.gguf import refuse_file
-from ...catalog.setup import ServeSetup
+from ...catalog.serve_setup import ServeSetup
 from ..breakdown import Part, Phase, Point
 from ..meter.timeline import Block, Event, PartOf, account
 from ..serve.loading import tied_head_again

@@ -27,8 +27,8 @@ from ...catalog.devices import Device, device
 from ...catalog.errors import WorkbookError
 from ...catalog.hardware import reference_of
 from ...catalog.losses import FULL
-from ...catalog.setup import TrainSetup
 from ...catalog.split import ONE_GPU, Split
+from ...catalog.train_setup import TrainSetup
 from ..measure.steps import Apply, Make, TrainingRun, build_model, layer_list, make_optimizers, run_of, trained_weights
 from .optimizers import optimizers_without_values
 from .record import CUDA, Trace, fake, record, require_steps

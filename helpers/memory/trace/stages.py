@@ -13,8 +13,8 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import get_schedule_class
 
 from ...catalog.errors import WorkbookError
-from ...catalog.setup import TrainSetup
 from ...catalog.split import STAGES_PER_RANK
+from ...catalog.train_setup import TrainSetup
 from ..measure.steps import Segment, precision_context
 
 META = torch.device("meta")

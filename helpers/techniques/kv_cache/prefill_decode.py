@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...catalog.setup import ServeSetup
+from ...catalog.serve_setup import ServeSetup
 from ...memory.budget import decode_bytes, serve, weight_bytes
 from ...memory.layer_work import attention_flops, weights_used
 from ...memory.work import Work

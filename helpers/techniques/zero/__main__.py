@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...catalog.errors import WorkbookError, require_whole
-from ...catalog.setup import TrainSetup
+from ...catalog.train_setup import TrainSetup
 from ...memory.breakdown import format_bytes
 from ...memory.measure import RankStep, rank_step, steps
 from .ddp import Engine

@@ -7,7 +7,7 @@ from math import prod
 
 from ...catalog.by_transformers import transformers_config
 from ...catalog.errors import WorkbookError
-from ...catalog.setup import TrainSetup
+from ...catalog.train_setup import TrainSetup
 from ...memory.step.ranks.zero import BUCKET_BYTES, units
 
 Section = dict[str, object]

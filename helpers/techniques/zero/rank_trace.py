@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError
-from ...catalog.setup import TrainSetup
+from ...catalog.train_setup import TrainSetup
 from ...memory import trace
 from ...memory.breakdown import Breakdown
 from ...memory.measure import held, steps

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers.catalog.errors import WorkbookError
-from helpers.catalog.setup import TrainSetup
+from helpers.catalog.train_setup import TrainSetup
 from helpers.course.record import training
 from helpers.course.record.experiments import EXPERIMENTS, chosen
 from helpers.course.record.target import FULL_SIZE

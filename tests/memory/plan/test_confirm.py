@@ -6,8 +6,8 @@ import pytest
 
 from helpers.catalog.errors import WorkbookError
 from helpers.catalog.models import model
-from helpers.catalog.setup import TrainSetup
 from helpers.catalog.split import Split
+from helpers.catalog.train_setup import TrainSetup
 from helpers.memory import trace
 from helpers.memory.plan import Cards, ServeGoal, TrainGoal, plan_serving, plan_training
 from helpers.memory.plan.confirm import confirm

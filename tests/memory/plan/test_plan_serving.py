@@ -8,7 +8,7 @@ from helpers.catalog.devices import device
 from helpers.catalog.engines import engine
 from helpers.catalog.errors import WorkbookError
 from helpers.catalog.models import model
-from helpers.catalog.setup import ServeSetup
+from helpers.catalog.serve_setup import ServeSetup
 from helpers.memory import budget
 from helpers.memory.plan import Cards, Efficiency, ServeGoal, least_for_serving, plan_serving, serving_told
 from helpers.memory.plan.serving import Replica, ReplicaLayout, largest, stage_of

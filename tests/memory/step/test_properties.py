@@ -7,7 +7,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from helpers.catalog import MODELS, OPTIMIZERS, PRECISIONS, ServeSetup, TrainSetup, model
-from helpers.catalog.setup import KV_FORMATS, WEIGHT_FORMATS
+from helpers.catalog.cache_formats import KV_FORMATS
+from helpers.catalog.serve_setup import WEIGHT_FORMATS
 from helpers.catalog.split import Split
 from helpers.memory import budget
 from helpers.memory.breakdown import rounded

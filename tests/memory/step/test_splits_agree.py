@@ -12,8 +12,8 @@ import pytest
 from helpers.catalog.errors import WorkbookError
 from helpers.catalog.models import model
 from helpers.catalog.policies import whole_layers
-from helpers.catalog.setup import TrainSetup
 from helpers.catalog.split import Split
+from helpers.catalog.train_setup import TrainSetup
 from helpers.memory import budget, trace
 from helpers.memory.step.ranks.pipelines import works_of
 from helpers.memory.step.ranks.tensor_parts import rank_shape

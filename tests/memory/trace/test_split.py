@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from helpers.catalog.errors import WorkbookError
-from helpers.catalog.setup import TrainSetup
 from helpers.catalog.split import Split
+from helpers.catalog.train_setup import TrainSetup
 from helpers.memory import trace
 from helpers.memory.breakdown import Part
 from helpers.techniques.checkpointing import apply

@@ -15,7 +15,7 @@ from ....catalog.engines import require_served
 from ....catalog.errors import WorkbookError
 from ....catalog.formats import number_format
 from ....catalog.layers import LLAMA_CPP, Attention
-from ....catalog.setup import ServeSetup
+from ....catalog.serve_setup import ServeSetup
 from ...breakdown import Breakdown
 from ..weights import KEPT, weight_bytes
 

@@ -20,7 +20,7 @@ from functools import cached_property
 
 from ....catalog.errors import require_whole
 from ....catalog.layers import Layer
-from ....catalog.setup import MAX_TOKENS
+from ....catalog.setup_fields import MAX_TOKENS
 from ..weights import layer_bytes, layer_weight_bytes
 from .llamacpp import INPUT, PADDING, LlamaCpp
 

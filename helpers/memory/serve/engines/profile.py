@@ -22,7 +22,7 @@ from ....catalog.engines import Engine
 from ....catalog.formats import number_format
 from ....catalog.hardware import cuda_of
 from ....catalog.layers import Layer
-from ....catalog.setup import ServeSetup
+from ....catalog.serve_setup import ServeSetup
 from .weights import FP32, padded_vocabulary, value_bytes
 
 EXTRA_BYTES = 48 * 2**20  # of a forward, beside the tensors that are named

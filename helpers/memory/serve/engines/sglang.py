@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ....catalog.devices import Device
 from ....catalog.engines import require_card, require_served
 from ....catalog.errors import WorkbookError, require_number, require_whole
-from ....catalog.setup import ServeSetup
+from ....catalog.serve_setup import ServeSetup
 from ...breakdown import Breakdown
 from ..tensor_parallel import rank_shape
 from .vllm import CONTEXT_BYTES, MOST_RANKS

@@ -21,7 +21,8 @@ from ....catalog.devices import device as resolve_device
 from ....catalog.engines import Engine, require_card, require_served
 from ....catalog.errors import WorkbookError, require_number, require_whole
 from ....catalog.hardware import cuda_of
-from ....catalog.setup import MAX_COUNT, MAX_TOKENS, ServeSetup
+from ....catalog.serve_setup import ServeSetup
+from ....catalog.setup_fields import MAX_COUNT, MAX_TOKENS
 from ...breakdown import GIB, Breakdown, format_bytes
 from .pages import Pages, pages_of
 from .profile import ProfileRun

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from ....catalog.errors import WorkbookError
 from ....catalog.formats import number_format
 from ....catalog.layers import Layer, Linear, LinearGroup
-from ....catalog.setup import ServeSetup
+from ....catalog.serve_setup import ServeSetup
 from ....catalog.shape import ModelShape
 from ...breakdown import rounded
 from ..serving import unsplit

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ....catalog.fused_attention import Heads, efficient_backward, efficient_forward, flash_backward
 from ....catalog.hardware import AttentionCall, AttentionKernel, Cuda
 from ....catalog.layers import Attention
-from ....catalog.setup import TrainSetup
+from ....catalog.train_setup import TrainSetup
 from ...breakdown import rounded
 from ..operators import Operators
 from ..tape import Tensor

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from ....catalog.hardware import Cuda
 from ....catalog.layers import Attention, Layer, Mlp
-from ....catalog.setup import TrainSetup
+from ....catalog.train_setup import TrainSetup
 from ...breakdown import rounded
 from ..operators import Operators
 from ..tape import Tensor

@@ -8,7 +8,7 @@ from ....catalog.adapters import Adapter
 from ....catalog.formats import number_format
 from ....catalog.hardware import Cuda
 from ....catalog.layers import Linear
-from ....catalog.setup import TrainSetup
+from ....catalog.train_setup import TrainSetup
 from ..operators import Operators
 from ..tape import FROZEN, Tensor
 

@@ -20,8 +20,8 @@ from ....catalog.devices import Device
 from ....catalog.errors import WorkbookError, require_name, require_whole
 from ....catalog.layers import TensorShape
 from ....catalog.policies import Segment
-from ....catalog.setup import TrainSetup
 from ....catalog.split import REDUCED
+from ....catalog.train_setup import TrainSetup
 from ...breakdown import Moment, Point, rounded, tensors_bytes
 from ..layer_run import LayerRun
 from ..step import TapedStep

@@ -19,7 +19,7 @@ from ....catalog.devices import Device
 from ....catalog.errors import WorkbookError, require_name, require_whole
 from ....catalog.hardware import cuda_of
 from ....catalog.layers import Layer
-from ....catalog.setup import MAX_COUNT, MAX_TOKENS, ModelField
+from ....catalog.setup_fields import MAX_COUNT, MAX_TOKENS, ModelField
 from ....catalog.shape import ModelShape
 from ...breakdown import Breakdown, Moment, Moments, Part, Point
 from .megatron_layer import BF16, FP32, RankLayer

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ....catalog.devices import Device
 from ....catalog.errors import WorkbookError, require_name, require_whole
-from ....catalog.setup import TrainSetup
+from ....catalog.train_setup import TrainSetup
 from ...breakdown import Moment
 from ..updates import update_bytes
 from .sharded import more

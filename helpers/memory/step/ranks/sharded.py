@@ -14,7 +14,7 @@ from math import prod
 
 from ....catalog.layers import TensorShape
 from ....catalog.policies import Segment
-from ....catalog.setup import TrainSetup
+from ....catalog.train_setup import TrainSetup
 from ...breakdown import PARTS, Breakdown, Moment, Part, Point, rounded
 from ..layer_run import LayerRun
 from ..step import TapedStep

@@ -15,7 +15,7 @@ from ....catalog.devices import Device
 from ....catalog.errors import WorkbookError, require_whole
 from ....catalog.layers import TensorShape
 from ....catalog.optimizers import EMBEDDING, HEAD
-from ....catalog.setup import TrainSetup
+from ....catalog.train_setup import TrainSetup
 from ...breakdown import Moment, Point, rounded
 from ..decoders.families import decoder
 from ..decoders.linears import COUNTED, EARLIER

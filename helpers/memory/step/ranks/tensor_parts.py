@@ -13,8 +13,8 @@ from dataclasses import replace
 from ....catalog.devices import Device
 from ....catalog.errors import WorkbookError, require_whole
 from ....catalog.layers import Attention, Layer, Linear, Mlp
-from ....catalog.setup import TrainSetup
 from ....catalog.shape import ModelShape
+from ....catalog.train_setup import TrainSetup
 from ...breakdown import Moment, Point, rounded
 from ..decoders.linears import ROWS
 from ..step import TapedStep

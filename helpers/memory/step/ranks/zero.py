@@ -15,8 +15,8 @@ from functools import lru_cache
 from math import prod
 
 from ....catalog.errors import WorkbookError, require_number, require_whole
-from ....catalog.setup import OFFLOADS, TrainSetup
 from ....catalog.shape import ModelShape
+from ....catalog.train_setup import OFFLOADS, TrainSetup
 from ...breakdown import Breakdown
 
 BUCKET_BYTES = 25 * 2**20  # as in PyTorch's DistributedDataParallel
