@@ -15,10 +15,11 @@ import pytest
 import helpers
 from helpers.catalog import MODELS, Adapter, TrainSetup, device, model
 from helpers.cli import GROUPS, _parser, by_trace, main
-from helpers.cli.flags import OPTIMIZER, setup_of
 from helpers.memory import budget
 from helpers.memory.breakdown import PARTS
 from helpers.memory.fit import Room, reserve
+from helpers.questions.parameters import OPTIMIZER
+from helpers.questions.setups import setup_of
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAIN = ["estimate", "train", "--model", "llama-2-7b"]
@@ -102,7 +103,7 @@ BAD = [
     ([*SERVE, "--context", "-1"], "context is -1"),
     ([*SERVE, "--context", "1" * 16], "16,777,216"),
     ([*SERVE, "--precision", "bf16"], "unknown flag '--precision'"),  # of train, not of serve
-    (["estimate", "op"], "arguments are required: --op, --gpu"),
+    (["estimate", "op"], "arguments are required: --gpu, --op"),
     (["estimate", "attention"], "arguments are required: --gpu"),
     (["estimate", "attention", "--gpu", "t4"], "fp16"),
     (["estimate", "attention", "--gpu", "h100", "--heads", "12"], "kv_heads that divide heads"),
@@ -630,7 +631,7 @@ def test_what_was_asked_for_and_cannot_be_traced_is_told(capsys):
     ],
 )
 def test_what_is_not_said_is_what_people_run(said, means):
-    setup = setup_of(TrainSetup, _parser().parse_args(["estimate", "train", "--model", *said.split()]))
+    setup = setup_of(TrainSetup, vars(_parser().parse_args(["estimate", "train", "--model", *said.split()])))
     assert {name: getattr(setup, name) for name in means} == means
 
 

@@ -3,42 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from ..catalog.adapters import KINDS, TRAINERS
-from ..catalog.cache_formats import KV_FORMATS
-from ..catalog.devices import DEVICES
-from ..catalog.engines import ENGINES
-from ..catalog.losses import LOSSES
-from ..catalog.models import MODELS
-from ..catalog.optimizers import OPTIMIZERS
-from ..catalog.policies import POLICIES
-from ..catalog.recipes import PRECISIONS
-from ..catalog.serve_setup import WEIGHT_FORMATS
-from ..catalog.split import STAGES_PER_RANK
-from ..catalog.train_setup import ATTENTIONS, OFFLOADS
+from ..lesson.calculators.serving_memory import POOLED
+from ..questions.parameters import ADAPTED, GPU, MODEL, SERVED, SPLIT, TRAINED
 from .flags import Commands, add_command
 
 SHELLS = ("bash", "zsh", "fish")
 # Values of arguments that take more than these: a path, a size, a name of the hub. argparse itself offers `choices`.
-VALUES: Mapping[str, tuple[str, ...]] = {
-    "model": tuple(MODELS),
-    "gpu": tuple(DEVICES),
-    "precision": tuple(PRECISIONS),
-    "optimizer": tuple(OPTIMIZERS),
-    "checkpointing": tuple(POLICIES),
-    "attention": ATTENTIONS,
-    "loss": tuple(LOSSES),
-    "weights": WEIGHT_FORMATS,
-    "kv": tuple(KV_FORMATS),
-    "engine": tuple(ENGINES),
-    "schedule": tuple(STAGES_PER_RANK),
-    "adapter": KINDS,
-    "trainer": tuple(TRAINERS),
-    "offload_optimizer": OFFLOADS,
-    "offload_parameters": OFFLOADS,
+VALUES = {
+    one.name: one.completes for one in (MODEL, GPU, *TRAINED, *ADAPTED, *SPLIT, *SERVED, *POOLED) if one.completes
 }
 
 

@@ -9,7 +9,8 @@ import argparse
 from pathlib import Path
 
 from ..catalog.errors import WorkbookError
-from .flags import Commands, add_command, whole
+from ..questions.parameter import whole
+from .flags import Commands, add_command
 
 
 def find_root() -> Path | None:
@@ -32,7 +33,7 @@ def add(commands: Commands) -> None:
     build = add_command(commands, "build", "execute notebooks and store their outputs", _build)
     build.add_argument("names", nargs="*", help="chapter numbers like 02, A for the appendix; all when none is given")
     _add_release(commands)
-    add_command(commands, "topics", "write docs/topics.md: where each topic is taught and checked", _topics)
+    add_command(commands, "topics", "write docs/topics.md, and the options in docs/commands.md", _topics)
     _add_publish(commands)
     _add_learning(commands)
     text = "write a made-up class for a lab: twenty submissions, and the scores that they should get"
@@ -90,10 +91,10 @@ def _release(arguments: argparse.Namespace) -> int:
 
 def _topics(arguments: argparse.Namespace) -> int:
     root = workbook_root()
-    from ..course import topics
+    from ..course import commands_page, topics
 
-    path = root / topics.PAGE
-    path.write_text(topics.page(root), encoding="utf-8")
+    for one in (topics, commands_page):
+        (root / one.PAGE).write_text(one.page(root), encoding="utf-8")
     print(f"✓ {topics.PAGE}: {len(topics.topics(root))} topics")
     return 0
 

@@ -1,4 +1,4 @@
-"""`--engine` of `workbook estimate serve`: the flags of an engine that sets a pool aside, and its answer."""
+"""`--engine` of `workbook estimate serve`: the answer for an engine that sets a pool aside."""
 
 from __future__ import annotations
 
@@ -15,23 +15,9 @@ from ..memory.serve.engines.llamacpp import LlamaCpp
 from ..memory.serve.engines.sglang import SglangLaunch
 from ..memory.serve.engines.vllm import launch
 from . import flags
-from .flags import decimal, whole
 
 PLAIN = "transformers"
 ONLY_ENGINES = ("engine_version", "tensor", "pipeline", "share", "max_seqs")  # flags that PLAIN has no use for
-
-
-def engine_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("of an engine that takes its share of the card before a request comes")
-    text = f"{', '.join(ENGINES)}; default: the forward of Transformers, a long prompt in pieces"
-    group.add_argument("--engine", help=text)
-    group.add_argument("--engine-version", metavar="V", help="as in 0.19; default: the newest that is known")
-    group.add_argument(
-        "--share", type=decimal, help="of the whole card (gpu_memory_utilization); default: its version's"
-    )
-    group.add_argument("--max-seqs", type=whole, metavar="N", help="sequences at once (max_num_seqs); default: by card")
-    group.add_argument("--tensor", type=whole, metavar="N", help="tensor parallel ranks (default 1)")
-    group.add_argument("--pipeline", type=whole, metavar="N", help="stages of a pipeline (default 1)")
 
 
 def engine_of(arguments: argparse.Namespace) -> Engine | None:

@@ -7,8 +7,9 @@ import re
 from pathlib import Path
 
 from ..catalog.errors import WorkbookError
+from ..questions.parameter import whole
 from .course import workbook_root
-from .flags import Commands, add_command, whole
+from .flags import Commands, add_command
 
 
 def add(commands: Commands) -> None:

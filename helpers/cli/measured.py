@@ -9,7 +9,8 @@ from pathlib import Path
 
 from ..catalog.devices import DEVICES
 from ..catalog.errors import WorkbookError
-from .flags import MODEL_HELP, Commands, add_command
+from ..questions.parameters import MODEL
+from .flags import Commands, add_command
 
 MOST_BYTES = 64 * 2**20  # of a log: what is read, from its beginning
 
@@ -18,7 +19,7 @@ def add(commands: Commands) -> None:
     text = "a run joins in by its log: what vLLM, SGLang, llama.cpp or PyTorch measured, and the prediction beside it"
     parser = add_command(commands, "measured", text, _measured)
     parser.add_argument("logs", nargs="+", metavar="LOG", help="of a start; - for a pipe")
-    parser.add_argument("--model", help=f"where the log names a path or none: {MODEL_HELP}")
+    parser.add_argument("--model", help=f"where the log names a path or none: {MODEL.words}")
     parser.add_argument("--gpu", help=f"the card, which few logs name: {', '.join(DEVICES)}")
     words = "print a list that `workbook accuracy --measured FILE` reads, without paths, hosts or people"
     parser.add_argument("--json", action="store_true", help=words)

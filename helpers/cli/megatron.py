@@ -4,40 +4,27 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import fields
 
+from ..lesson.calculators.mesh import OVER_RANKS
 from ..memory.breakdown import format_bytes
 from ..memory.fit import Room
 from ..memory.step.ranks import megatron
+from ..questions.parameters import MODEL
 from . import flags
-from .flags import Commands, add_command, whole
+from .flags import Commands, add_command
 
-WORDS = {
-    "tensor_parallel": "ranks that share each matrix",
-    "pipeline": "stages of layers; where they do not divide, the first and the last have fewer",
-    "data_parallel": "replicas, which share the optimizer's states",
-    "expert_parallel": "of these, ranks that share a layer's experts",
-    "micro_batches": "micro-batches of a step, one after the other (1F1B)",
-    "micro_batch": "sequences in one of them",
-    "sequence": "tokens in a sequence",
-}
+PARAMETERS = (MODEL, *OVER_RANKS)
 
 
 def add_megatron(kinds: Commands) -> None:
     text = "a step of Megatron-LM's, on the rank that needs most: tensor, pipeline and data parallel"
     parser = add_command(kinds, "megatron", text, _estimate_megatron)
-    flags.model_flag(parser)
-    defaults = {field.name: field.default for field in fields(megatron.MegatronSetup)}
-    for name, words in WORDS.items():
-        flag = f"--{name.replace('_', '-')}"
-        parser.add_argument(flag, type=whole, default=defaults[name], help=words)
-    flags.device_and_json_flags(parser)
-    flags.reserve_flag(parser)
+    flags.add_parameters(parser, PARAMETERS)
+    flags.card_and_json(parser)
 
 
 def _estimate_megatron(arguments: argparse.Namespace) -> int:
-    chosen = {name: getattr(arguments, name) for name in WORDS}
-    setup, card = megatron.MegatronSetup(arguments.model, **chosen), flags.device_of(arguments)
+    setup, card = megatron.MegatronSetup(**flags.said_of(arguments, PARAMETERS)), flags.device_of(arguments)
     found = megatron.train(setup, card)
     ranks = setup.tensor_parallel * setup.pipeline * setup.data_parallel
     room = Room(card, flags.reserve_bytes_of(arguments), ranks) if card else None

@@ -7,10 +7,10 @@ import argparse
 from ..catalog.batches import PADDED, PADDING_FREE, Batch, batch_of, packed
 from ..catalog.errors import WorkbookError
 from ..catalog.models import model as resolve_model
-from .flags import wholes
+from ..questions.parameter import wholes
 
 FLASH = "flash_attention_2"
-MICRO_BATCH, SEQUENCE = 1, 2048  # as `flags.train_flags` has them
+MICRO_BATCH, SEQUENCE = 1, 2048  # as `questions.parameters` has them
 
 
 def packing_flags(parser: argparse._ActionsContainer) -> None:

@@ -10,7 +10,8 @@ import signal
 from functools import partial
 
 from ..catalog.errors import require_whole
-from .flags import Commands, add_command, whole
+from ..questions.parameter import whole
+from .flags import Commands, add_command
 
 FIRST_WORD, WORDS = 4, 400  # token ids that the small model has, and everybody else too; below are special ones
 

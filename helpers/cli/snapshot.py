@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .flags import Commands, add_command, whole
+from ..questions.parameter import whole
+from .flags import Commands, add_command
 
 if TYPE_CHECKING:
     from ..memory.allocator import Snapshot

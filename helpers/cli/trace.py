@@ -17,8 +17,11 @@ from ..catalog.serve_setup import ServeSetup
 from ..catalog.split import Split
 from ..catalog.train_setup import TrainSetup
 from ..memory.breakdown import Breakdown, Part, Point
+from ..questions.parameter import whole, wholes
+from ..questions.parameters import ADAPTED, MODEL, SEQUENCE, SERVED, SPLIT, TRAINED, changed
+from ..questions.setups import setup_of, split_of
 from . import flags
-from .flags import Commands, add_command, device_of, setup_of, whole
+from .flags import Commands, add_command, device_of
 
 
 def add(commands: Commands) -> None:
@@ -26,19 +29,16 @@ def add(commands: Commands) -> None:
     kinds = trace.add_subparsers(title="what to trace")
     train = add_command(kinds, "train", "training steps, on one GPU or on one rank of several", _trace_train)
     serve = add_command(kinds, "serve", "a batch from its prompts to its last token", _trace_serve)
+    several = {"sequence": {"type": wholes, "words": f"{SEQUENCE.words}; or of each batch of a run, as in 300,420,768"}}
+    flags.add_parameters(train, (MODEL, *changed(TRAINED, **several), *ADAPTED, *SPLIT))
+    flags.add_parameters(serve, (MODEL, *SERVED))
     for parser in (train, serve):
-        flags.model_flag(parser)
-        flags.device_and_json_flags(parser)
-        flags.reserve_flag(parser)
+        flags.card_and_json(parser)
         parser.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), help="weights and what is computed with them")
         parser.add_argument("--snapshot", metavar="FILE", help="write the history for docs.pytorch.org/memory_viz")
-    flags.train_flags(train, several=True)
-    flags.adapter_flags(train)
-    flags.split_flags(train, "one rank of them is traced, without any of them")
     text = "release that loads a base in 4 bits (default: the installed one); until 5.3 reserved memory is a range"
     train.add_argument("--transformers", metavar="VERSION", help=text)
     train.add_argument("--steps", type=whole, default=2, help="steps to run; the last is accounted for")
-    flags.serve_flags(serve)
     serve.add_argument("--phase", choices=("prefill", "decode"), help="one forward of it alone; default: all of it")
 
 
@@ -48,7 +48,7 @@ def _split_of(arguments: argparse.Namespace) -> Split:
         if (tier := getattr(arguments, f"offload_{part}")) != "none":
             do = f"leave it out, or predict it: `workbook estimate train` takes --offload-{part}"
             raise WorkbookError(f"--offload-{part} is {tier!r}", "'none': a trace counts the memory of one device", do)
-    split = flags.split_of(arguments)
+    split = split_of(vars(arguments))
     return replace(split, data=1, zero=0, fsdp=split.data) if split.zero == 3 else split
 
 
@@ -60,7 +60,7 @@ def _trace_train(arguments: argparse.Namespace) -> int:
     split, lengths = _split_of(arguments), ()
     if isinstance(arguments.sequence, tuple):
         lengths, arguments.sequence = arguments.sequence, max(arguments.sequence)
-    setup, where = replace(setup_of(TrainSetup, arguments), split=split), device_of(arguments)
+    setup, where = replace(setup_of(TrainSetup, vars(arguments)), split=split), device_of(arguments)
     require_cuda(where, "a trace")  # before a large model is built
     loader(arguments.transformers)
     tokens = ", ".join(f"{length:,}" for length in lengths or (setup.sequence,))
@@ -106,7 +106,7 @@ def _trace_serve(arguments: argparse.Namespace) -> int:
 
     if arguments.dtype:
         arguments.weights = arguments.kv = arguments.dtype
-    setup = setup_of(ServeSetup, arguments)
+    setup = setup_of(ServeSetup, vars(arguments))
     where = device_of(arguments)
     run = {None: trace.serve, "prefill": trace.prefill, "decode": trace.decode}[arguments.phase]
     title = (

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from ..catalog.errors import WorkbookError, require_number, require_whole
+from ..questions.parameter import decimal, whole
 from ..watch import Nvml, SimulatedCard, Thresholds, Watcher, read_counters, rules_file, screen, serve_metrics
 from ..watch.exhaustion import LEAST_SAMPLES
 from ..watch.simulated import SERIES
 from ..watch.view import CLEAR
 from ..watch.watcher import WINDOW
-from .flags import Commands, add_command, decimal, whole
+from .flags import Commands, add_command
 
 
 def add(commands: Commands) -> None:

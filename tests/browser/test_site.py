@@ -24,8 +24,8 @@ from helpers.cli import main
 from helpers.course.site import compressed_bytes, packages, site_files
 from helpers.course.site.tools import examples
 from helpers.lesson.calculators.addressed import OFFERED, calculator, drawn, drawn_as_json
-from helpers.lesson.calculators.calculator import CONFIG
 from helpers.memory.oom import explain
+from helpers.questions.parameter import CONFIG
 from tests.house.tree import ROOT
 from tests.memory.oom.oom_messages import REAL
 from tests.needs import missing

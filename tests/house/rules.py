@@ -16,14 +16,15 @@ from tests.house.imports import imported
 
 Rule = Callable[[Path, str], Iterator[str]]
 
-EVERYTHING = {"catalog", "memory", "techniques", "watch", "lesson", "course", "grading", "small_lm", "cli"}
+EVERYTHING = {"catalog", "memory", "questions", "techniques", "watch", "lesson", "course", "grading", "small_lm", "cli"}
 MAY_IMPORT = {
     "catalog": set(),
     "small_lm": {"catalog"},
     "memory": {"catalog"},
+    "questions": {"catalog", "memory"},
     "techniques": {"catalog", "memory"},
     "watch": {"catalog", "memory"},
-    "lesson": {"catalog", "memory", "techniques", "watch", "small_lm"},
+    "lesson": {"catalog", "memory", "questions", "techniques", "watch", "small_lm"},
     "course": EVERYTHING - {"grading", "cli"},
     "grading": EVERYTHING - {"cli"},
     "cli": EVERYTHING,

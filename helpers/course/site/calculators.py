@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...lesson.calculators.addressed import MOST_BYTES, OFFERED, calculator, drawn
-from ...lesson.calculators.calculator import CONFIG, VALUE, Calculator, StepCalculator
+from ...lesson.calculators.calculator import VALUE, Calculator
+from ...questions.parameter import CONFIG
 from .pages import Page
 
 
@@ -20,6 +21,7 @@ class Control:
     choices: tuple[Any, ...]
     value: Any
     used: bool
+    in_front: bool = True
 
     @property
     def kind(self) -> str:
@@ -48,8 +50,10 @@ def _page(slug: str) -> Page:
         "invites": of.invites,
         "controls": list(controls(of, first.used)),
         "most_bytes": MOST_BYTES,
-        "closes": of.closes,
-        "interval_ms": of.interval_ms if isinstance(of, StepCalculator) else 0,
+        "closes": offered.closes,
+        "interval_ms": offered.interval_ms,
+        "presets": offered.presets,
+        "behind": set(of.options) - set(of.front),
         "answer": first.html,
     }
     address = f"calculators/{slug}.html"
@@ -59,4 +63,4 @@ def _page(slug: str) -> Page:
 def controls(of: Calculator, used: Collection[str]) -> Iterator[Control]:
     """All of them, in their order; a config, whose path a browser does not have, is a file to choose."""
     for name, (text, choices) in of.options.items():
-        yield Control(name, text, tuple(choices), of.start[name], name in used or name == CONFIG)
+        yield Control(name, text, tuple(choices), of.start[name], name in used or name == CONFIG, name in of.front)

@@ -16,7 +16,7 @@ WASM, LIBRARY, LOCK = "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.jso
 SCRIPTS = ("pyodide.mjs", "pyodide.asm.js")
 SOURCES = "helpers.zip"
 PACKED = ".packed"  # gzip under a name that no server unpacks or labels by itself; the worker does
-ROOMS = ("catalog", "memory", "techniques", "watch", "lesson", "cli")
+ROOMS = ("catalog", "memory", "questions", "techniques", "watch", "lesson", "cli")
 NEEDED_DATA = ("catalog/data/*.json", "lesson/data/*.json", "memory/oom/*.toml")
 # What of the standard library no page imports: old code pages, servers, mail, tools of a terminal. 0.6 MB less.
 UNUSED = (

@@ -11,7 +11,7 @@ from .allocation import AllocationAnswer, allocation, allocation_answer
 from .answers import CalculatorAnswer, MemoryAnswer
 from .attention import AttentionAnswer, attention, attention_answer
 from .block_map import BlockMapAnswer, block_map, block_map_answer
-from .calculator import Calculator, StepCalculator
+from .calculator import Calculator
 from .checkpointing import CheckpointingAnswer, checkpointing, checkpointing_answer
 from .engine_memory import EngineAnswer, engine_answer
 from .engine_others import LlamaCppAnswer, SglangAnswer, llamacpp_answer, sglang_answer

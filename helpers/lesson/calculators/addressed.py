@@ -7,31 +7,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ...catalog.errors import WorkbookError, require_name, require_whole
-from .allocation import allocation
-from .attention import attention
-from .block_map import block_map
-from .calculator import CONFIG, Calculator, StepCalculator
-from .checkpointing import checkpointing
-from .fine_tuning import fine_tuning
-from .kv_cache import kv_cache
-from .memory import training_memory
-from .mesh import mesh
-from .numbers import numbers
-from .offload import offload
-from .planner import planner
-from .quantization import quantization
-from .roofline import roofline
-from .service_planner import service_planner
-from .serving_load import serving_load
-from .tensor_numbers import tensor_numbers
-from .zero import zero
+from ...questions.parameter import CONFIG
+from ...questions.question import Question
+from .allocation import ALLOCATION
+from .attention import ATTENTION
+from .block_map import BLOCKS
+from .calculator import Calculator
+from .checkpointing import CHECKPOINTING
+from .fine_tuning import FINE_TUNING
+from .kv_cache import KV_CACHE
+from .memory import TRAIN
+from .mesh import MESH
+from .numbers import NUMBER
+from .offload import OFFLOAD
+from .planner import PLAN_TRAIN
+from .quantization import QUANTIZE
+from .roofline import ROOFLINE
+from .service_planner import PLAN_SERVE
+from .serving_load import LOAD
+from .tensor_numbers import TENSOR
+from .zero import ZERO_STAGES
 
 MOST = 10**15  # what a whole number in an address may be; each calculator has narrower limits of its own
 LONGEST = 200  # letters of one setting
@@ -39,39 +41,24 @@ CHOSEN = Path("your-model", "config.json")  # where a chosen config is kept; a m
 MOST_BYTES = 2**20  # of a chosen config
 
 
-@dataclass(frozen=True)
-class Offered:
-    """A calculator with the words that introduce it: its title, and the question that it answers."""
-
-    make: Callable[..., Calculator]
-    title: str
-    asks: str
-
-
-OFFERED = {
-    "training_memory": Offered(training_memory, "Training memory", "What does a training step need, and does it fit?"),
-    "fine_tuning": Offered(fine_tuning, "Fine-tuning with adapters", "Does LoRA, DoRA or QLoRA fit this card?"),
-    "checkpointing": Offered(checkpointing, "Activation checkpointing", "What does each policy keep, and cost?"),
-    "zero": Offered(zero, "ZeRO and FSDP", "What is left on each rank, and what does a step send?"),
-    "planner": Offered(planner, "The planner", "Which cards and which split train this model at the least cost?"),
-    "service_planner": Offered(
-        service_planner, "The planner of a service", "Which cards serve these users within so many ms a token?"
-    ),
-    "mesh": Offered(mesh, "A mesh of GPUs", "How is a model split over many cards, and how long does a step take?"),
-    "offload": Offered(offload, "Offloading", "Does the work hide the copies from host or disk?"),
-    "quantization": Offered(quantization, "Quantized weights", "How large are the weights in a format, and how fast?"),
-    "kv_cache": Offered(kv_cache, "The KV cache", "How many users and tokens fit, and what sets the speed?"),
-    "serving_load": Offered(
-        serving_load, "A service under load", "Which latency at which load, and where is the limit?"
-    ),
-    "block_map": Offered(block_map, "Paged KV blocks", "Which slots of the pool are used, step by step?"),
-    "allocation": Offered(allocation, "The caching allocator", "Why does a request fail although memory is free?"),
-    "attention": Offered(
-        attention, "Attention without the matrix", "What does attention keep and move, with it and without?"
-    ),
-    "roofline": Offered(roofline, "Roofline", "Does bandwidth or arithmetic set this operator's time?"),
-    "numbers": Offered(numbers, "A number in fewer bits", "What is stored of a number in each format?"),
-    "tensor_numbers": Offered(tensor_numbers, "A tensor in fewer bits", "How much of a tensor is lost in each format?"),
+OFFERED: dict[str, Question] = {
+    "training_memory": TRAIN,
+    "fine_tuning": FINE_TUNING,
+    "checkpointing": CHECKPOINTING,
+    "zero": ZERO_STAGES,
+    "planner": PLAN_TRAIN,
+    "service_planner": PLAN_SERVE,
+    "mesh": MESH,
+    "offload": OFFLOAD,
+    "quantization": QUANTIZE,
+    "kv_cache": KV_CACHE,
+    "serving_load": LOAD,
+    "block_map": BLOCKS,
+    "allocation": ALLOCATION,
+    "attention": ATTENTION,
+    "roofline": ROOFLINE,
+    "numbers": NUMBER,
+    "tensor_numbers": TENSOR,
 }
 
 
@@ -95,7 +82,7 @@ class Drawn:
 @cache
 def calculator(name: str) -> Calculator:
     """The calculator called `name`, where it stands at first; WorkbookError with the nearest name otherwise."""
-    return OFFERED[require_name("calculator", name, OFFERED)].make()
+    return Calculator(OFFERED[require_name("calculator", name, OFFERED)], {})
 
 
 def drawn(name: str, address: Mapping[str, str]) -> Drawn:
@@ -118,7 +105,7 @@ def drawn(name: str, address: Mapping[str, str]) -> Drawn:
 def _drawn(of: Calculator, moved: Mapping[str, Any], said: tuple[str, str, str, str | None], failed: bool) -> Drawn:
     values = {**of.start, **moved}
     settings = {control: str(value) for control, value in moved.items() if value != of.start[control]}
-    return Drawn(*said, _used(of, values), _last(of, values), settings, failed)
+    return Drawn(*said, _used(of, values), of.last(values), settings, failed)
 
 
 def chosen(of: Calculator, control: str, text: str) -> Any:
@@ -167,14 +154,5 @@ def _used(of: Calculator, values: Mapping[str, Any]) -> tuple[str, ...]:
     try:
         used = of.used(values)
     except WorkbookError:  # it is shown in place of the answer
-        used = of.start
+        used = set(of.start)
     return tuple(control for control in of.start if control in used and control != CONFIG)
-
-
-def _last(of: Calculator, values: Mapping[str, Any]) -> int | None:
-    if not isinstance(of, StepCalculator):
-        return None
-    try:
-        return of.last({control: value for control, value in values.items() if control != "step"})
-    except WorkbookError:  # it is shown in place of the answer
-        return 1

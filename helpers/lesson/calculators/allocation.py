@@ -10,12 +10,14 @@ from typing import Any
 from ...catalog.errors import require_name, require_whole
 from ...memory.allocator import MIB, Replay, Request, alloc, empty_cache, free, replay
 from ...memory.breakdown import format_bytes
+from ...questions.parameter import Parameter, whole
+from ...questions.question import Question
+from ...questions.setups import Values
 from ..drawing.pictures import Card
 from ..drawing.segments import SegmentGrid, segments_at_event
 from ..units import short_bytes
 from .answers import CalculatorAnswer
-from .calculator import StepCalculator, Values
-from .command import command
+from .calculator import STEP, Calculator
 
 SETTINGS = ("default", "max_split_size_mb:20", "expandable_segments:True")
 
@@ -38,9 +40,12 @@ class AllocationAnswer(CalculatorAnswer):
         return f"event {at} of {len(self.trace.steps)}: {self.trace.steps[at - 1]}"
 
     @property
-    def command(self) -> str | None:
-        settings = [("--settings", self.settings)] if self.settings != "default" else []
-        return command("allocation", [("--trace", self.trace_name), *settings, ("--step", len(self.ran))])
+    def question(self) -> Question:
+        return ALLOCATION
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        return {"trace_name": self.trace_name, "settings": self.settings, "step": len(self.ran)}
 
     def lines(self) -> Iterator[str]:
         return _lines(self.ran, self.trace.capacity_bytes)
@@ -124,20 +129,17 @@ def _sum(what: str, sizes: Sequence[int]) -> str:
     return " + ".join(map(short_bytes, sizes)) if len(sizes) <= 6 else f"{len(sizes)} {what}"
 
 
-def allocation(**start: object) -> StepCalculator:
+def allocation(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `allocation(trace_name="training", step=12)`."""
-    longest = max(len(entry.steps) for entry in TRACES.values())
-    controls = {
-        "trace_name": ("trace", tuple(TRACES), "batch first"),
-        "settings": ("settings", SETTINGS, "default"),
-        "step": ("event", range(1, longest + 1), 3),
-    }
+    return Calculator(ALLOCATION, start)
 
-    def last(values: Values) -> int:
-        return len(trace(values["trace_name"]).steps)
 
-    invites = "Go on, event by event, until a request fails. Then choose another trace, or other settings."
-    return StepCalculator(allocation_answer, controls, start, invites, last, interval_ms=1200)
+def _last(values: Values) -> int:
+    return len(trace(values["trace_name"]).steps)
+
+
+def _longest(start: Values) -> int:
+    return max(len(entry.steps) for entry in TRACES.values())
 
 
 @dataclass(frozen=True)
@@ -216,3 +218,26 @@ TRACES = {
         tuple(_small()), "Up to 1 MiB the small pool serves, from segments of 2 MiB; one byte more takes 20 MiB."
     ),
 }
+
+ALLOCATION = Question(
+    "allocation",
+    "a small trace through the caching allocator, up to one event",
+    allocation_answer,
+    (
+        Parameter("trace_name", ", ".join(TRACES), "batch first", flag="--trace", always=True).with_control(
+            "trace", tuple(TRACES)
+        ),
+        Parameter("settings", "as in PYTORCH_ALLOC_CONF (default: PyTorch's)", "default").with_control(
+            "settings", SETTINGS
+        ),
+        Parameter(STEP, "event of the trace, from 1", 1, whole, always=True).with_control("event", (), 3),
+    ),
+    units="bytes and slots",
+    title="The caching allocator",
+    asks="Why does a request fail although memory is free?",
+    invites="Go on, event by event, until a request fails. Then choose another trace, or other settings.",
+    controls=("trace_name", "settings", STEP),
+    last=_last,
+    longest=_longest,
+    interval_ms=1200,
+)

@@ -11,9 +11,9 @@ from typing import Any
 from ...catalog.devices import Device
 from ...memory.breakdown import Breakdown, Moment, Part, format_bytes
 from ...memory.fit.room import Room, Verdict
+from ...questions.question import Question
 from ..drawing.bars import stacked_bars
 from ..drawing.pictures import Card, Picture, png_of, svg_of
-from .command import Option, device_options
 from .theme import PANEL, themed
 
 MARKS = {Verdict.FITS: "yes", Verdict.TIGHT: "tight", Verdict.DOES_NOT_FIT: "no"}
@@ -47,8 +47,18 @@ class CalculatorAnswer(ABC):
 
     @property
     @abstractmethod
+    def question(self) -> Question:
+        """What was asked."""
+
+    @property
+    @abstractmethod
+    def asked(self) -> dict[str, Any]:
+        """What was said, by parameter of the question, a setup as it is."""
+
+    @property
     def command(self) -> str | None:
         """The command that gives this answer in a terminal; None where what was asked cannot be written in one."""
+        return self.question.command(self.asked)
 
     @property
     def formula(self) -> tuple[str, ...]:
@@ -139,9 +149,11 @@ class MemoryAnswer(CalculatorAnswer):
             "verdict": self.verdict(self.parts.total),
         }
 
-    def device_options(self) -> Iterator[Option]:
-        """For the command."""
-        return device_options(self.gpu, self.reserve_bytes)
+    @property
+    def on_card(self) -> dict[str, Any]:
+        """The card and the MiB that are kept of it where somebody said how many, by parameter."""
+        kept = self.reserve_bytes
+        return {"gpu": self.gpu, "reserve": None if kept is None else -(-kept // 2**20)} if self.gpu else {}
 
     def verdict(self, size_bytes: int) -> Verdict | None:
         """Of so many bytes on the device; None without one."""

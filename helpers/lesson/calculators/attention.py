@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log
 from typing import Any
 
-from ...catalog.devices import DEVICES, Device, device
+from ...catalog.devices import Device, device
 from ...catalog.errors import WorkbookError, require_name, require_whole
 from ...catalog.formats import number_format as named_format
 from ...memory.breakdown import format_bytes
 from ...memory.work import Roof, Work
+from ...questions.parameter import Parameter, whole
+from ...questions.parameters import GPU_WITH_RATES, POWERS
+from ...questions.question import Question
 from ...techniques.attention import counts
 from ...techniques.attention.counts import Call
 from ...techniques.attention.masks import Causal, Full, Window
@@ -22,40 +25,28 @@ from ..units import percent, si, three_digits
 from .answers import CalculatorAnswer
 from .attention_layer import DECODE, FORWARD, PHASES, TRAINING, at_length, kernels_of, least, mlp_of, peaks_of, per_tile
 from .calculator import Calculator
-from .command import Option, command, device_options
 
 FORMATS = ("fp32", "tf32", "bf16", "fp16")
 MASKS = {"causal": Causal(), "none": Full()}
 TILE, LARGEST = 128, 2**20
 LENGTHS = tuple(2**power for power in range(7, 18))
-DEFAULTS: dict[str, Any] = {
-    "sequence": 4096,
-    "heads": 32,
-    "kv_heads": 8,
-    "head_dim": 128,
-    "batch": 1,
-    "mask": "causal",
-    "window": 0,
-    "number_format": "bf16",
-    "phase": FORWARD,
-}
 
 
 @dataclass(frozen=True)
 class AttentionAnswer(CalculatorAnswer):
-    """One layer's attention on `gpu`; `asked` has the tokens and the mask, `call` what `phase` makes of them.
+    """One layer's attention on `gpu`; `asked_call` has the tokens and the mask, `call` what `phase` makes of them.
 
     Tiles are those of a kernel: 128 queries of a head, 128 keys.
     """
 
     gpu: Device
-    asked: Call
+    asked_call: Call
     phase: str
     roof: Roof
 
     @cached_property
     def call(self) -> Call:
-        return at_length(self.asked, self.asked.keys, self.phase)
+        return at_length(self.asked_call, self.asked_call.keys, self.phase)
 
     @cached_property
     def kernels(self) -> dict[str, list[Work]]:
@@ -81,8 +72,8 @@ class AttentionAnswer(CalculatorAnswer):
     def curves(self) -> dict[str, list[tuple[int, float]]]:
         """By way, (tokens, seconds) over all lengths that are drawn."""
         drawn: dict[str, list[tuple[int, float]]] = {"linear layers": [], "naive": [], "tiled": []}
-        for tokens in sorted({*LENGTHS, self.asked.keys}):
-            for name, kernels in kernels_of(at_length(self.asked, tokens, self.phase), self.phase).items():
+        for tokens in sorted({*LENGTHS, self.asked_call.keys}):
+            for name, kernels in kernels_of(at_length(self.asked_call, tokens, self.phase), self.phase).items():
                 drawn[name].append((tokens, least(self.roof, kernels)))
         return drawn
 
@@ -99,31 +90,28 @@ class AttentionAnswer(CalculatorAnswer):
     def title(self) -> str:
         naive, tiled = (format_bytes(size) for size in self.peaks.values())
         words = "kept for backward" if self.phase == TRAINING else "beside the inputs"
-        where = f"Attention over {self.asked.keys:,} tokens, {self.gpu.title}"
+        where = f"Attention over {self.asked_call.keys:,} tokens, {self.gpu.title}"
         return f"{where}: {naive} {words}, or {tiled} without the matrix"
 
     @property
-    def command(self) -> str | None:
-        return command("attention", [*device_options(self.gpu), *self._options()])
+    def question(self) -> Question:
+        return ATTENTION
 
-    def _options(self) -> Iterator[Option]:
-        call = self.asked
-        window = call.mask.size if isinstance(call.mask, Window) else 0
-        asked = {
+    @property
+    def asked(self) -> dict[str, Any]:
+        call = self.asked_call
+        return {
+            "gpu": self.gpu,
+            "phase": self.phase,
             "sequence": call.keys,
+            "batch": call.batch,
             "heads": call.heads,
             "kv_heads": call.kv_heads,
             "head_dim": call.head_dim,
-            "batch": call.batch,
             "mask": "none" if isinstance(call.mask, Full) else "causal",
-            "window": window,
+            "window": call.mask.size if isinstance(call.mask, Window) else 0,
             "number_format": call.number_format,
-            "phase": self.phase,
         }
-        for name, value in asked.items():
-            if value != DEFAULTS[name]:
-                flag = "format" if name == "number_format" else name
-                yield f"--{flag.replace('_', '-')}", value
 
     def lines(self) -> Iterator[str]:
         """One line per figure, numbers substituted."""
@@ -178,7 +166,7 @@ class AttentionAnswer(CalculatorAnswer):
             faster = three_digits(naive / tiled)
             yield f"The matrix {kept} {three_digits(times)} times the bytes, and {faster} times the time."
         share = percent(tiled / (tiled + linear))
-        yield f"At {self.asked.keys:,} tokens attention is {share} of a layer's time without it."
+        yield f"At {self.asked_call.keys:,} tokens attention is {share} of a layer's time without it."
         if not any(self.breaks.values()):
             yield f"At no length up to {LENGTHS[-1]:,} tokens does it take longer than the linear layers."
             return
@@ -194,7 +182,7 @@ class AttentionAnswer(CalculatorAnswer):
         named = {"linear layers": "linear layers", "naive": "with the matrix", "tiled": "without"}
         lines = [Times(named[name], tuple(line)) for name, line in self.curves.items()]
         crossed = {f"{named[name]}: {at[0]:,} tokens": at for name, at in self.breaks.items() if at}
-        return (crossings(self.title, lines, crossed, self.asked.keys),)
+        return (crossings(self.title, lines, crossed, self.asked_call.keys),)
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -273,18 +261,49 @@ def attention(**start: object) -> Calculator:
 
     It opens on one layer of Llama-3-8B over 4,096 tokens.
     """
-    gpus = tuple(name for name, entry in DEVICES.items() if entry.peak_flops)
-    controls = {
-        "gpu": ("GPU", gpus, "h100-80gb"),
-        "phase": ("phase", PHASES, DEFAULTS["phase"]),
-        "sequence": ("tokens", LENGTHS, DEFAULTS["sequence"]),
-        "batch": ("sequences", [2**power for power in range(7)], DEFAULTS["batch"]),
-        "heads": ("heads", [8, 16, 32, 64, 128], DEFAULTS["heads"]),
-        "kv_heads": ("KV heads", [2**power for power in range(8)], DEFAULTS["kv_heads"]),
-        "head_dim": ("head dim", [64, 80, 96, 128, 256], DEFAULTS["head_dim"]),
-        "mask": ("mask", tuple(MASKS), DEFAULTS["mask"]),
-        "window": ("window, tokens", [0, 512, 1024, 4096, 8192], DEFAULTS["window"]),
-        "number_format": ("number format", FORMATS, DEFAULTS["number_format"]),
-    }
-    invites = "Move tokens to the left until the linear layers take the time. Then phase to decode."
-    return Calculator(attention_answer, controls, start, invites)
+    return Calculator(ATTENTION, start)
+
+
+ATTENTION = Question(
+    "attention",
+    "one layer's attention with its matrix and without: bytes, traffic, the lengths where either takes the time",
+    attention_answer,
+    (
+        replace(GPU_WITH_RATES, required=True),
+        Parameter("phase", ", ".join(PHASES), FORWARD, label="phase", steps=PHASES),
+        Parameter(
+            "sequence", "tokens, with --phase decode those in the cache", 4096, whole, label="tokens", steps=LENGTHS
+        ),
+        Parameter("batch", "sequences at once", 1, whole, label="sequences", steps=POWERS[:7]),
+        Parameter("heads", "heads of queries", 32, whole, label="heads", steps=(8, 16, 32, 64, 128)),
+        Parameter(
+            "kv_heads", "heads of keys and values, which divide them", 8, whole, label="KV heads", steps=POWERS[:8]
+        ),
+        Parameter("head_dim", "width of a head", 128, whole, label="head dim", steps=(64, 80, 96, 128, 256)),
+        Parameter("mask", "causal, or none: every query sees every key", "causal", label="mask", steps=tuple(MASKS)),
+        Parameter(
+            "window",
+            "keys that a query sees, itself counted in; 0: all before it",
+            0,
+            whole,
+            label="window, tokens",
+            steps=(0, 512, 1024, 4096, 8192),
+        ),
+        Parameter(
+            "number_format",
+            f"number format of the tensors: {', '.join(FORMATS)}",
+            "bf16",
+            flag="--format",
+            label="number format",
+            steps=FORMATS,
+        ),
+    ),
+    units="bytes and seconds",
+    title="Attention without the matrix",
+    asks="What does attention keep and move, with it and without?",
+    invites="Move tokens to the left until the linear layers take the time. Then phase to decode.",
+    controls=(
+        *("gpu", "phase", "sequence", "batch", "heads", "kv_heads", "head_dim", "mask", "window", "number_format"),
+    ),
+    front=("gpu", "phase", "sequence", "batch", "mask"),
+)

@@ -6,20 +6,22 @@ of 4 tokens wastes here what one of 32 to 64 does there.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from ...catalog.errors import WorkbookError, require_name, require_whole
+from ...questions.parameter import Parameter, whole
+from ...questions.question import Question
+from ...questions.setups import Values
 from ...techniques import paging
 from ...techniques.paging import POLICIES, BlockMapFrame, EventKind, Hits, RequestTrace, Usage
 from ..drawing import block_maps
 from ..drawing.block_maps import share, slots
 from ..drawing.pictures import Card
 from .answers import CalculatorAnswer
-from .calculator import StepCalculator, Values
-from .command import command
+from .calculator import STEP, Calculator
 
 LONGEST, USERS, MOST_BLOCKS = 256, 16, 2048  # tokens that a request may have; requests that may run at a time
 TRACES: dict[str, dict[str, Any]] = {
@@ -66,11 +68,14 @@ class BlockMapAnswer(CalculatorAnswer):
         return f"step {frame.step} of {self.whole.steps}, {scene.trace}, {scene.policy}: {state}"
 
     @property
-    def command(self) -> str | None:
+    def question(self) -> Question:
+        return BLOCKS
+
+    @property
+    def asked(self) -> dict[str, Any]:
         scene = self.scene
-        asked = {"trace": scene.trace, "policy": scene.policy, "block-size": scene.block_size}
-        asked |= {"pool-tokens": scene.pool_tokens, "step": self.frame.step}
-        return command("blocks", ((f"--{name}", value) for name, value in asked.items()))
+        said = {"trace": scene.trace, "policy": scene.policy, "block_size": scene.block_size}
+        return said | {"pool_tokens": scene.pool_tokens, "step": self.frame.step}
 
     def lines(self) -> Iterator[str]:
         scene, frame, hits, whole = self.scene, self.frame, self.hits, self.whole
@@ -264,21 +269,41 @@ def _was(names: Collection[int]) -> str:
     return "were" if len(names) > 1 else "was"
 
 
-def block_map(**start: Any) -> StepCalculator:
+def block_map(**start: Any) -> Calculator:
     """The live calculator. `start` moves its controls: `block_map(trace="code", policy="prefix", step=9)`."""
-    controls: dict[str, tuple[str, Sequence[Any], Any]] = {
-        "trace": ("trace", tuple(TRACES), "chat"),
-        "policy": ("policy", POLICIES, "paged"),
-        "block_size": ("block, tokens", BLOCK_SIZES, 4),
-        "pool_tokens": ("pool, tokens", POOLS, 1024),
-    }
-    first = _scene(**{name: start.get(name, value) for name, (_, _, value) in controls.items()})
+    return Calculator(BLOCKS, start)
+
+
+def _last(values: Values) -> int:
+    return _whole(_scene(**values)).steps
+
+
+def _longest(start: Values) -> int:
+    """The steps of the slowest way that controls can choose: contiguous, in the smallest pool."""
+    first = _scene(**{name: value for name, value in start.items() if name != STEP})
     slowest = replace(first, policy="contiguous", pool_tokens=min(*POOLS, first.pool_tokens))
-    longest = max(_whole(replace(slowest, trace=name)).steps for name in TRACES)
-    controls["step"] = ("step", range(1, longest + 1), 12)
+    return max(_whole(replace(slowest, trace=name)).steps for name in TRACES)
 
-    def last(values: Values) -> int:
-        return _whole(_scene(**values)).steps
 
-    invites = "Choose contiguous: how many of the reserved slots are empty now? Then press play."
-    return StepCalculator(block_map_answer, controls, start, invites, last, interval_ms=500)
+BLOCKS = Question(
+    "blocks",
+    "requests in a pool of KV blocks, at one decoding step",
+    block_map_answer,
+    (
+        Parameter("trace", ", ".join(TRACES), "chat", always=True, label="trace", steps=tuple(TRACES)),
+        Parameter("policy", ", ".join(POLICIES), "paged", always=True, label="policy", steps=tuple(POLICIES)),
+        Parameter("block_size", "tokens in a block", 4, whole, always=True).with_control("block, tokens", BLOCK_SIZES),
+        Parameter("pool_tokens", "tokens that the pool has room for", 1024, whole, always=True).with_control(
+            "pool, tokens", POOLS
+        ),
+        Parameter(STEP, "decoding step, from 1", 1, whole, always=True).with_control("step", (), 12),
+    ),
+    units="bytes and slots",
+    title="Paged KV blocks",
+    asks="Which slots of the pool are used, step by step?",
+    invites="Choose contiguous: how many of the reserved slots are empty now? Then press play.",
+    controls=("trace", "policy", "block_size", "pool_tokens", STEP),
+    last=_last,
+    longest=_longest,
+    interval_ms=500,
+)

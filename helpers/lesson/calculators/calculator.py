@@ -1,16 +1,21 @@
-"""A calculator: controls over one pure function, and the same answer in text where nothing is live."""
+"""A calculator: controls over a question, and the same answer in text where nothing is live."""
 
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from html import escape
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from ...catalog.errors import WorkbookError, require_name
-from ..drawing.pictures import Card, png_of, svg_of
+from ...questions.parameter import CONFIG
+from ...questions.question import Question
+from ...questions.setups import Values
+from ..drawing.marks import Text
+from ..drawing.pictures import MARGIN, Card, png_of, svg_of
 from .answers import CalculatorAnswer
 from .theme import PANEL
 
@@ -19,11 +24,10 @@ if TYPE_CHECKING:
 
 # Put together here, because ipywidgets 7, which Colab has, hands out no bundle: it only displays one of its own.
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-Controls = Mapping[str, tuple[str, Sequence[Any], Any]]  # by control: its text, its choices in order, where it stands
-Values = Mapping[str, Any]  # by control: what is chosen
-CONFIG = "config"  # the control whose path, where one is typed, takes the place of the model; and what it is made of
+Options = dict[str, tuple[str, Sequence[Any]]]  # by control: its text, and what it offers
+STEP = "step"  # the control that counts from 1 what happens step by step
 VALUE = "value"  # the control whose number is typed, or one of its choices
-ANY_CONFIG = ("or a config", ("",), "")
+LETTERS = 108  # in a line of a card
 SLIDER, ANSWER = "by-pointer", "calculator-answer"  # classes
 # A SelectionSlider's handle has no name, and its value is a place in the list: "slider, 11". So it is for the pointer
 # alone: a hidden handle gets no focus, and no screen reader reads it; the knob that it draws after itself is seen and
@@ -36,32 +40,28 @@ STYLE = f"""<style>.{SLIDER} :is(.noUi-handle, .ui-slider-handle) {{visibility:h
 
 
 class Calculator:
-    """Sliders and menus over `compute(**values) -> CalculatorAnswer`.
+    """Sliders and menus over a question.
 
     `start` moves controls from where they stand. In a live notebook the widgets show; where there is no front end (a
     stored notebook, GitHub, a terminal) the answer at the start shows as text and picture. Bad values print their
-    error in place of the picture; the controls stay. `invites` says in a line what to try first. `used` names the
-    controls that matter for given values, all when there is none; the others are hidden, and keep their place and
-    their value. A start that is not among the choices (an alias, 3 sequences) joins them; WorkbookError for an unknown
-    control.
+    error in place of the picture; the controls stay. Controls that do not matter for given values are hidden, and keep
+    their place and their value. A start that is not among the choices (an alias, 3 sequences) joins them; WorkbookError
+    for an unknown control.
     """
 
-    closes = False  # whether the controls that are not used give up their place
-
-    def __init__(
-        self,
-        compute: Callable[..., CalculatorAnswer],
-        controls: Controls,
-        start: Values,
-        invites: str,
-        used: Callable[[Values], Collection[str]] | None = None,
-    ) -> None:
+    def __init__(self, question: Question, start: Values) -> None:
+        controls = {name: question.parameter(name).control for name in question.controls}
         for name in start:
             require_name("control", name, controls)
-        self.invites = "" if start else invites  # it speaks of the state that the controls stand in by themselves
-        self.compute, self.start = compute, {name: first for name, (_, _, first) in controls.items()} | dict(start)
-        self.options = {name: (text, _choices(known, self.start[name])) for name, (text, known, _) in controls.items()}
-        self.used = used or (lambda values: controls)
+        self.question = question
+        self.invites = "" if start else question.invites  # it speaks of where the controls stand by themselves
+        self.start = {name: first for name, (_, _, first) in controls.items()} | dict(start)
+        self.options: Options = {
+            name: (text, _choices(known, self.start[name])) for name, (text, known, _) in controls.items()
+        }
+        if question.longest:
+            self.options[STEP] = (self.options[STEP][0], range(1, question.longest(self.start) + 1))
+        self.moved = tuple(start)
 
     def answer(self, **changes: Any) -> CalculatorAnswer:
         """The answer at the starting values, with `changes`: what the sliders would show."""
@@ -70,11 +70,16 @@ class Calculator:
         return self._asked({**self.start, **changes})
 
     def _asked(self, values: Values) -> CalculatorAnswer:
-        """A path that was typed takes the place of the model."""
-        given = dict(values)
-        if path := str(given.pop(CONFIG, "")).strip():
-            given["model"] = path
-        return self.compute(**given)
+        return self.question.ask(self.question.from_controls(values))
+
+    def used(self, values: Values) -> set[str]:
+        """The controls that matter for `values`."""
+        return set(self.question.used(values)) if self.question.used else set(self.options)
+
+    @property
+    def front(self) -> tuple[str, ...]:
+        """The controls in sight; all of them where the question does not choose."""
+        return self.question.front or tuple(self.options)
 
     def render(self, values: Values) -> str:
         """HTML for `values`; an error is shown, not raised."""
@@ -89,7 +94,7 @@ class Calculator:
         return f'<pre class="error" style="{style}">{escape(str(error))}</pre>'
 
     def widget(self) -> VBox:
-        """The live calculator, as an ipywidgets box: the controls, what else moves them, the answer."""
+        """The live calculator, as an ipywidgets box: presets, the controls, what else moves them, the answer."""
         import ipywidgets as w
 
         output = w.HTML()
@@ -107,28 +112,74 @@ class Calculator:
         redraw()
         for control in controls.values():
             control.observe(redraw, names="value")
-        columns = w.Layout(grid_template_columns="repeat(auto-fill, minmax(min(100%, 300px), 1fr))")
-        grid = w.GridBox(list(boxes.values()), layout=columns)
         invites = w.HTML(f'{STYLE}<p class="invites" style="margin:4px 0">{escape(self.invites)}</p>')
-        rows = [grid, *self._movers(w, controls), invites, output]
+        rows = [*self._presets(w, controls), *self._grids(w, boxes), *self._player(w, controls), invites, output]
         return w.VBox(rows, layout=w.Layout(max_width="764px"))
+
+    def _grids(self, w: Any, boxes: Mapping[str, Any]) -> list[Any]:
+        """The controls in front, and the others under *more*, which is open where one of them was moved."""
+        columns = w.Layout(grid_template_columns="repeat(auto-fill, minmax(min(100%, 300px), 1fr))")
+        front = [box for name, box in boxes.items() if name in self.front]
+        grids = [w.GridBox(front, layout=columns)]
+        if rest := {name: box for name, box in boxes.items() if name not in self.front}:
+            inside = w.GridBox(list(rest.values()), layout=columns)
+            more = w.Accordion(children=[inside], selected_index=0 if rest.keys() & set(self.moved) else None)
+            more.set_title(0, "more")
+            grids.append(more)
+        return grids
+
+    def _presets(self, w: Any, controls: Mapping[str, Any]) -> list[Any]:
+        """A row of buttons, each of which moves some controls."""
+
+        def button(name: str, values: Values) -> Any:
+            def press(_: object) -> None:
+                for control, value in values.items():
+                    controls[control].value = value
+
+            made = w.Button(description=name, layout=w.Layout(width="auto"))
+            made.on_click(press)
+            return made
+
+        made = [button(name, values) for name, values in self.question.presets.items()]
+        return [w.HBox(made, layout=w.Layout(flex_flow="row wrap"))] if made else []
 
     def _show(self, box: Any, used: bool) -> None:
         """A slider that is not used goes altogether: its knob would stay in sight."""
         control, *sliders = box.children
         control.layout.visibility = "visible" if used else "hidden"
-        for part in (*sliders, *([box] if self.closes else [])):
+        for part in (*sliders, *([box] if self.question.closes else [])):
             part.layout.display = None if used else "none"
 
-    def _movers(self, w: Any, controls: Mapping[str, Any]) -> list[Any]:
-        """Widgets under the controls that move them."""
-        return []
+    def last(self, values: Values) -> int | None:
+        """The last of the steps that there are under `values`; None where nothing happens step by step."""
+        if self.question.last is None:
+            return None
+        try:
+            return self.question.last({name: value for name, value in values.items() if name != STEP})
+        except WorkbookError:  # told in place of the picture
+            return 1
+
+    def _player(self, w: Any, controls: Mapping[str, Any]) -> list[Any]:
+        """A button that plays the steps, where something happens step by step."""
+        if self.question.last is None:
+            return []
+        step, others = controls[STEP], [control for name, control in controls.items() if name != STEP]
+
+        def end() -> int | None:
+            return self.last({name: control.value for name, control in controls.items()})
+
+        interval = self.question.interval_ms
+        play = w.Play(min=1, max=end(), value=step.value, interval=interval, description="play the steps")
+        w.link((play, "value"), (step, "value"))
+        for control in others:
+            control.observe(lambda change: setattr(play, "max", end()), names="value")
+        return [play]
 
     def _ipython_display_(self) -> None:
         from IPython.display import display
 
         answer = self.answer()
-        cards = (*answer.cards, Card(self._to_do, 38, ()))
+        cards = (*answer.cards, self._told(answer))
         bundle: dict[str, Any] = {
             "text/plain": repr(self),
             "image/svg+xml": svg_of(*cards),
@@ -137,6 +188,15 @@ class Calculator:
         with suppress(ImportError):
             bundle[WIDGET_VIEW] = {"version_major": 2, "version_minor": 0, "model_id": self.widget().model_id}
         display(bundle, raw=True, metadata={"image/png": {"alt": answer.picture.alt}})
+
+    def _told(self, answer: CalculatorAnswer) -> Card:
+        """What a picture does not show and a stored one must say: the settings, what they mean, and what to do here."""
+        used = self.used(self.start)
+        settings = [f"{self.options[name][0]} {_shown(value)}" for name, value in self.start.items() if name in used]
+        said = [part for part in settings if not part.endswith(" ")]
+        lines = [*_wrapped(f"Set: {', '.join(said)}."), *_wrapped(answer.sentence)]
+        marks = tuple(Text(MARGIN, 46 + 18 * at, line, 12.5) for at, line in enumerate(lines))
+        return Card(self._to_do, 56 + 18 * len(lines), marks)
 
     def __repr__(self) -> str:
         answer = self.answer()
@@ -149,38 +209,12 @@ class Calculator:
         return f"Run this cell to move its controls. {self.invites}".strip()
 
 
-class StepCalculator(Calculator):
-    """A calculator of something that happens step by step, with a button that plays the steps.
+def _wrapped(text: str) -> list[str]:
+    return wrap(text, LETTERS, break_on_hyphens=False)
 
-    Its control "step" counts from 1; `last` says where the other controls let it end.
-    """
 
-    def __init__(
-        self,
-        compute: Callable[..., CalculatorAnswer],
-        controls: Controls,
-        start: Values,
-        invites: str,
-        last: Callable[[Values], int],
-        interval_ms: int,
-    ) -> None:
-        super().__init__(compute, controls, start, invites)
-        self.last, self.interval_ms = last, interval_ms
-
-    def _movers(self, w: Any, controls: Mapping[str, Any]) -> list[Any]:
-        step, others = controls["step"], {name: control for name, control in controls.items() if name != "step"}
-
-        def end() -> int:
-            try:
-                return self.last({name: control.value for name, control in others.items()})
-            except WorkbookError:  # told in place of the picture
-                return 1
-
-        play = w.Play(min=1, max=end(), value=step.value, interval=self.interval_ms, description="play the steps")
-        w.link((play, "value"), (step, "value"))
-        for control in others.values():
-            control.observe(lambda change: setattr(play, "max", end()), names="value")
-        return [play]
+def _shown(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _choices(choices: Sequence[Any], start: Any) -> list[Any]:

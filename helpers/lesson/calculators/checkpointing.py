@@ -8,21 +8,20 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
-from ...catalog.devices import DEVICES, Device, device
+from ...catalog.devices import Device, device
 from ...catalog.hardware import reference_of, without_cuda
-from ...catalog.recipes import PRECISIONS
 from ...catalog.train_setup import TrainSetup
 from ...memory import budget
 from ...memory.breakdown import GIB, format_bytes, rounded
 from ...memory.step.decoders.linears import StepWidths
+from ...questions.parameters import ANY_CONFIG, GPU, MODEL, RESERVE, TRAINED, changed, trained_models
+from ...questions.question import Question
 from ..drawing.marks import FAINT, LINES
 from ..drawing.pareto import Measure, Point, bargain, unbeaten
 from ..drawing.pictures import Card
 from ..units import si
 from .answers import MemoryAnswer, mark, row
-from .calculator import ANY_CONFIG, CONFIG, Calculator
-from .choices import MICRO_BATCHES, POLICIES, RESERVE, SEQUENCES, reserve_bytes, train_setup, trained_models
-from .command import command, setup_options
+from .calculator import Calculator
 
 SELECTIVE = ("selective", "selective:matmuls", "selective:attention")
 COMPARED = (  # of all that the control offers; one that is chosen is compared beside them
@@ -93,8 +92,12 @@ class CheckpointingAnswer(MemoryAnswer):
         return f"{self.setup.model.name}, {chosen.policy}: {format_bytes(chosen.peak_bytes)} {chosen.peak_when}"
 
     @property
-    def command(self) -> str | None:
-        return command("checkpointing", chain(setup_options(self.setup), self.device_options()))
+    def question(self) -> Question:
+        return CHECKPOINTING
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        return {"setup": self.setup, **self.on_card}
 
     def lines(self) -> Iterator[str]:
         return chain(_table(self), _chosen(self))
@@ -229,20 +232,26 @@ def _front_card(answer: CheckpointingAnswer) -> Card:
 
 def checkpointing(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `checkpointing(model="gpt2", gpu="rtx-4090")`."""
-    controls = {
-        "model": ("model", trained_models(), "llama-2-7b"),
-        CONFIG: ANY_CONFIG,
-        "gpu": ("GPU", tuple(DEVICES), "h100-80gb"),
-        "precision": ("precision", tuple(PRECISIONS), "bf16"),
-        "policy": ("policy", POLICIES, "full"),
-        "micro_batch": ("micro-batch", MICRO_BATCHES, 4),
-        "sequence": ("sequence, tokens", SEQUENCES, 2048),
-        "reserve": RESERVE,
-    }
-    invites = "Try selective, which runs next to nothing again. Then twice the micro-batch: which policies fit now?"
-    return Calculator(_compute, controls, start, invites)
+    return Calculator(CHECKPOINTING, start)
 
 
-def _compute(model: str, gpu: str, policy: str, sequence: int, reserve: int, **choices: Any) -> CheckpointingAnswer:
-    setup = train_setup(model, sequence, checkpointing=policy, **choices)
-    return checkpointing_answer(setup, gpu, reserve_bytes(reserve))
+CHECKPOINTING = Question(
+    "checkpointing",
+    "every policy: what it keeps, where it peaks, what it runs again",
+    checkpointing_answer,
+    changed(
+        (MODEL, *TRAINED, GPU, RESERVE, ANY_CONFIG),
+        model={"steps": trained_models(), "start": "llama-2-7b"},
+        gpu={"start": "h100-80gb"},
+        precision={"start": "bf16"},
+        checkpointing={"label": "policy", "start": "full"},
+        micro_batch={"start": 4},
+    ),
+    setup=TrainSetup,
+    units="bytes and FLOPs",
+    title="Activation checkpointing",
+    asks="What does each policy keep, and cost?",
+    invites="Try selective, which runs next to nothing again. Then twice the micro-batch: which policies fit now?",
+    controls=("model", "config", "gpu", "precision", "checkpointing", "micro_batch", "sequence", "reserve"),
+    front=("model", "gpu", "checkpointing", "micro_batch", "sequence"),
+)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 from ...catalog.engines import engine
 from ...memory.breakdown import Breakdown, format_bytes
 from ...memory.serve.engines.vllm import Launch
+from ...questions.question import Question
 from .answers import MemoryAnswer, plural, row
-from .command import Option, command, setup_options
+from .serving_memory import SERVE
 
 FITTED = "mean of 40 launches of vLLM 0.19 on H100"
 
@@ -29,23 +29,23 @@ class EngineAnswer(MemoryAnswer):
         return f"Serving {made.setup.model.name} with {made.engine.name}: {held}"
 
     @property
-    def command(self) -> str | None:
-        return command("serve", chain(setup_options(self.launch.setup), self._options()))
+    def question(self) -> Question:
+        return SERVE
 
-    def _options(self) -> Iterator[Option]:
+    @property
+    def asked(self) -> dict[str, Any]:
         made = self.launch
-        yield "--engine", made.engine.name
-        if made.engine != engine(made.engine.name):
-            yield "--engine-version", made.engine.version
-        for flag, value, usual in (
-            ("--tensor", made.tensor, 1),
-            ("--pipeline", made.pipeline, 1),
-            ("--share", made.share, None),
-            ("--max-seqs", made.max_seqs, None),
-        ):
-            if value != usual:
-                yield flag, value
-        yield from self.device_options()
+        known = made.engine == engine(made.engine.name)
+        return {
+            "setup": made.setup,
+            "engine": made.engine.name,
+            "engine_version": None if known else made.engine.version,
+            "tensor": made.tensor if made.tensor > 1 else None,
+            "pipeline": made.pipeline if made.pipeline > 1 else None,
+            "share": made.share,
+            "max_seqs": made.max_seqs,
+            **self.on_card,
+        }
 
     @property
     def figures(self) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 from ...catalog.devices import Device
@@ -19,8 +18,9 @@ from ...memory.serve.engines.llamacpp_layers import (
     most_layers,
 )
 from ...memory.serve.engines.sglang import SglangLaunch
+from ...questions.question import UNKNOWN, Question
 from .answers import MemoryAnswer, plural, row
-from .command import command, setup_options
+from .serving_memory import SERVE
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,14 @@ class SglangAnswer(MemoryAnswer):
         return f"Serving {made.setup.model.name} with SGLang: {made.users:,} users of {made.setup.context:,} tokens"
 
     @property
-    def command(self) -> str | None:
+    def question(self) -> Question:
+        return SERVE
+
+    @property
+    def asked(self) -> dict[str, Any]:
         made = self.launch
-        given = (("--tensor", made.tensor, 1), ("--share", made.share, None))
-        options = ((flag, value) for flag, value, usual in given if value != usual)
-        named = ((("--engine", "sglang"),), options, self.device_options())
-        return command("serve", chain(setup_options(made.setup), *named))
+        tensor = made.tensor if made.tensor > 1 else None
+        return {"setup": made.setup, "engine": "sglang", "tensor": tensor, "share": made.share, **self.on_card}
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -98,11 +100,13 @@ class LlamaCppAnswer(MemoryAnswer):
         return f"Serving {setup.model.name} with llama.cpp: {format_bytes(self.parts.total)} at least, {slots}"
 
     @property
-    def command(self) -> str | None:
-        if self.count > 1:
-            return None
-        options = (setup_options(self.served.setup), (("--engine", "llama.cpp"),), self.device_options())
-        return command("serve", chain(*options))
+    def question(self) -> Question:
+        return SERVE
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        engine = "llama.cpp" if self.count == 1 else UNKNOWN  # no flag says how many cards share the layers
+        return {"setup": self.served.setup, "engine": engine, **self.on_card}
 
     @property
     def figures(self) -> dict[str, Any]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 from ...catalog.adapters import ALL_LINEAR, BASES, Adapter
-from ...catalog.devices import DEVICES, OFFERED, Device, device
+from ...catalog.devices import OFFERED, Device, device
 from ...catalog.errors import WorkbookError, require_name
 from ...catalog.hardware import lacks_bf16, library_bytes, reference_of, without_bf16, without_cuda
 from ...catalog.train_setup import TrainSetup
@@ -17,12 +16,26 @@ from ...memory import budget
 from ...memory.breakdown import Breakdown, format_bytes
 from ...memory.fit import Room, Verdict
 from ...memory.step.refusals import require_rows_of_adapters
+from ...questions.parameter import Parameter
+from ...questions.parameters import (
+    ADAPTED,
+    ANY_CONFIG,
+    GPU,
+    MODEL,
+    POWERS,
+    RESERVE,
+    SEQUENCES,
+    TRAINED,
+    WHOLE_LAYERS,
+    changed,
+    trained_models,
+)
+from ...questions.question import Question
+from ...questions.setups import Values
 from ..drawing.bars import stacked_bars
 from ..drawing.pictures import Card
 from .answers import row
-from .calculator import ANY_CONFIG, CONFIG, Calculator, Values
-from .choices import MICRO_BATCHES, RESERVE, SEQUENCES, WHOLE_LAYERS, reserve_bytes, trained_models
-from .command import command, setup_options
+from .calculator import Calculator
 from .memory import NO_CHANGE, TrainingAnswer, changes_that_fit
 
 FULL = "full"
@@ -34,7 +47,6 @@ TARGETS = {
     "attention": ("q_proj", "k_proj", "v_proj", "o_proj"),
     "all linear layers": (ALL_LINEAR,),
 }
-RANKS = tuple(2**power for power in range(9))
 
 
 @dataclass(frozen=True)
@@ -86,10 +98,12 @@ class FineTuningAnswer(TrainingAnswer):
         return f"{how} of {self.setup.model.name}: {peak}"
 
     @property
-    def command(self) -> str | None:
-        precision = ("--precision", self.setup.precision)  # whose default is the method's here
-        setup = setup_options(self.setup, "precision")
-        return command("fine-tuning", chain(setup, (precision,), self.device_options()))
+    def question(self) -> Question:
+        return FINE_TUNING
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        return {"setup": self.setup, "precision": self.setup.precision, **self.on_card}
 
     def lines(self) -> Iterator[str]:
         yield from super().lines()
@@ -196,24 +210,7 @@ def _size(room: Room) -> int:
 
 def fine_tuning(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `fine_tuning(model="llama-3-8b", method="QLoRA")`."""
-    controls = {
-        "model": ("model", trained_models(), "llama-3-8b"),
-        CONFIG: ANY_CONFIG,
-        "gpu": ("GPU", tuple(DEVICES), "rtx-4090-24gb"),
-        "method": ("method", tuple(METHODS), "LoRA"),
-        "rank": ("rank", RANKS, 16),
-        "targets": ("adapters on", tuple(TARGETS), "all linear layers"),
-        "base": ("base in", tuple(name for name in BASES if name != "int8"), "nf4-dq"),  # which has no closed form
-        "precision": ("precision", (AS_USUAL, "autocast-bf16", "bf16", "fp32"), AS_USUAL),
-        "optimizer": ("optimizer", ("adamw-foreach", "adamw-fused", "adamw-8bit", "sgd"), "adamw-fused"),
-        "checkpointing": ("checkpointing", WHOLE_LAYERS, "none"),
-        "micro_batch": ("micro-batch", MICRO_BATCHES, 1),
-        "sequence": ("sequence, tokens", SEQUENCES[:8], 2048),
-        "attention": ("attention", ("sdpa", "eager"), "sdpa"),
-        "reserve": RESERVE,
-    }
-    invites = "Try checkpointing: the weights stay, and it fits. Then QLoRA without checkpointing: does that fit, too?"
-    return Calculator(_compute, controls, start, invites, _used)
+    return Calculator(FINE_TUNING, start)
 
 
 def _used(values: Values) -> list[str]:
@@ -222,11 +219,57 @@ def _used(values: Values) -> list[str]:
     return [name for name in values if name not in hidden and (name != "base" or values["method"] in QUANTIZED)]
 
 
-def _compute(
-    method: str, rank: int, targets: str, base: str, precision: str, gpu: str, reserve: int, **choices: Any
-) -> FineTuningAnswer:
+def _means(said: dict[str, Any]) -> dict[str, Any]:
+    """The method is a kind of adapters and the format of a base."""
+    method, targets = said.pop("method"), said.pop("targets")
+    rank, base = said.pop("rank"), said.pop("base")
     kind = METHODS[require_name("method", method, METHODS)]
     names = TARGETS[require_name("set of linear layers", targets, TARGETS)]
-    adapter = Adapter(kind, rank, names, base if method in QUANTIZED else None) if kind else None
-    precision = _usual(adapter) if precision == AS_USUAL else precision
-    return fine_tuning_answer(TrainSetup(**choices, precision=precision, adapter=adapter), gpu, reserve_bytes(reserve))
+    if kind is None:
+        return said
+    adapter = {"adapter": kind, "lora_rank": rank, "lora_targets": names}
+    return {**said, **adapter, "lora_base": base if method in QUANTIZED else None}
+
+
+FINE_TUNING = Question(
+    "fine-tuning",
+    "full, LoRA, DoRA or QLoRA, beside each other: bytes by part, cards that hold it, the cheapest change",
+    fine_tuning_answer,
+    changed(
+        (MODEL, *TRAINED, *ADAPTED, GPU, RESERVE, ANY_CONFIG),
+        model={"steps": trained_models(), "start": "llama-3-8b"},
+        gpu={"start": "rtx-4090-24gb"},
+        precision={
+            "always": True,
+            "steps": {AS_USUAL: None, **{name: name for name in ("autocast-bf16", "bf16", "fp32")}},
+            "start": AS_USUAL,
+        },
+        optimizer={"steps": ("adamw-foreach", "adamw-fused", "adamw-8bit", "sgd")},
+        checkpointing={"steps": WHOLE_LAYERS},
+        sequence={"steps": SEQUENCES[:8]},
+    ),
+    setup=TrainSetup,
+    title="Fine-tuning with adapters",
+    asks="Does LoRA, DoRA or QLoRA fit this card?",
+    invites="Try checkpointing: the weights stay, and it fits. Then QLoRA without checkpointing: does that fit, too?",
+    controls=(
+        *("model", "config", "gpu", "method", "rank", "targets", "base", "precision", "optimizer"),
+        *("checkpointing", "micro_batch", "sequence", "attention", "reserve"),
+    ),
+    front=("model", "gpu", "method", "checkpointing", "micro_batch"),
+    shown=(
+        Parameter("method").with_control("method", tuple(METHODS), "LoRA"),
+        Parameter("rank").with_control("rank", POWERS[:9], 16),
+        Parameter("targets").with_control("adapters on", tuple(TARGETS), "all linear layers"),
+        Parameter("base").with_control(  # "int8" has no closed form
+            "base in", tuple(name for name in BASES if name != "int8"), "nf4-dq"
+        ),
+    ),
+    used=_used,
+    means=_means,
+    presets={
+        "my 12 GB card": {"gpu": "rtx-3060-12gb", "method": "QLoRA", "checkpointing": "full"},
+        "my 24 GB card": {"gpu": "rtx-4090-24gb"},
+        "one H100": {"gpu": "h100-80gb"},
+    },
+)

@@ -9,23 +9,22 @@ from itertools import chain
 from typing import Any
 
 from ...catalog.cache_formats import KV_FORMATS
-from ...catalog.devices import DEVICES, Device, device
+from ...catalog.devices import Device, device
 from ...catalog.formats import number_format
-from ...catalog.models import MODELS
-from ...catalog.models import model as resolve_model
 from ...catalog.serve_setup import ServeSetup
 from ...catalog.shipped import SHIPPED
 from ...memory.breakdown import Breakdown, format_bytes
 from ...memory.serve.tensor_parallel import rank_read_bytes, rank_weight_bytes
+from ...questions.parameter import Parameter
+from ...questions.parameters import ANY_CONFIG, GPU, MODEL, RESERVE, SERVED, TENSOR_PARALLEL, changed
+from ...questions.question import Question
 from ...techniques.kv_cache.plans import TOKEN, CachePlan, plan_of
 from ...techniques.kv_cache.sizes import SCALE_BYTES, channel_group, quantized_tokens
 from ..drawing.contexts import Curve, contexts
 from ..drawing.pictures import Card
 from ..units import percent, si, three_digits
 from .answers import MemoryAnswer, plural, weights_do_not_fit
-from .calculator import ANY_CONFIG, CONFIG, Calculator
-from .choices import RESERVE, reserve_bytes, within_positions
-from .command import Option, command, setup_options
+from .calculator import Calculator
 from .kv_layers import RankCache, all_heads_values, saved_by_attention
 from .quantization import FORMATS
 
@@ -140,10 +139,13 @@ class KVCacheAnswer(MemoryAnswer):
         return f"{setup.model.name}, {asked}: {format_bytes(self.parts['kv_cache'])} of KV cache{each}"
 
     @property
-    def command(self) -> str | None:
-        options = chain(setup_options(self.setup), self.device_options(), _cache_options(self.cache.plan))
-        ranks = [("--tensor-parallel", self.tensor_parallel)] if self.tensor_parallel > 1 else []
-        return command("kv", chain(options, ranks))
+    def question(self) -> Question:
+        return KV_CACHE
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        cache = next(iter(_cache_words(self.cache.plan)), None)
+        return {"setup": self.setup, **self.on_card, "cache": cache, "tensor_parallel": self.tensor_parallel}
 
     def lines(self) -> Iterator[str]:
         return (f"{name:<13}{value:>11}   {text}" for name, value, text in _formula(self))
@@ -187,14 +189,14 @@ def kv_cache_answer(
     return KVCacheAnswer(parts, where, setup, tensor_parallel, held, reserve_bytes=reserve_bytes)
 
 
-def _cache_options(plan: CachePlan) -> Iterator[Option]:
+def _cache_words(plan: CachePlan) -> Iterator[str]:
     """A plan by its name, the numbers with it where they are not the usual ones; none for a cache that keeps all."""
     if plan.kind == "window":
-        yield "--cache", f"window:{plan.window}+{plan.sinks}"
+        yield f"window:{plan.window}+{plan.sinks}"
     elif plan.bits:
         name = f"{plan.kind}-per-token" if plan.keys == TOKEN else plan.kind
         usual = plan_of(name) == plan
-        yield "--cache", name if usual else f"{name}:{plan.residual}+{plan.group}"
+        yield name if usual else f"{name}:{plan.residual}+{plan.group}"
 
 
 def _formula(answer: KVCacheAnswer) -> Iterator[Row]:
@@ -331,26 +333,48 @@ def _speed(answer: KVCacheAnswer) -> Iterator[str]:
 
 def kv_cache(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `kv_cache(model="deepseek-v3", gpu="h200", cache="int4")`."""
-    controls = {
-        "model": ("model", tuple(MODELS), "llama-3-8b"),
-        CONFIG: ANY_CONFIG,
-        "gpu": ("GPU", tuple(DEVICES), "h100-80gb"),
-        "weights": ("weights", (SHIPPED, *FORMATS), SHIPPED),
-        "cache": ("cache", CACHES, "bf16"),
-        "context": ("context, tokens", CONTEXTS, 8192),
-        "users": ("users", tuple(2**power for power in range(11)), 32),
-        "tensor_parallel": ("tensor parallel", (1, 2, 4, 8), 1),
-        "reserve": RESERVE,
-    }
-    invites = "Double the users: does it still fit? Then let the cache have 8 bits, or a window."
-    return Calculator(_compute, controls, start, invites)
+    return Calculator(KV_CACHE, start)
 
 
-def _compute(
-    model: str, gpu: str, cache: str, context: int, tensor_parallel: int, reserve: int, **choices: Any
-) -> KVCacheAnswer:
-    shape = resolve_model(model)
-    tokens = within_positions(shape, context)
-    kv, kind = (cache, None) if cache in KV_FORMATS else ("bf16", cache)
-    setup = ServeSetup(shape, kv=kv, context=tokens, **choices)
-    return kv_cache_answer(setup, gpu, kind, tensor_parallel, reserve_bytes(reserve))
+def _means(said: dict[str, Any]) -> dict[str, Any]:
+    """One control offers number formats and kinds of caches."""
+    return said | {"kv": said["cache"], "cache": None} if said["cache"] in KV_FORMATS else said
+
+
+KV_CACHE = Question(
+    "kv",
+    "the KV cache on each rank: bytes, users and tokens that fit, tokens/s",
+    kv_cache_answer,
+    changed(
+        (
+            MODEL,
+            *SERVED,
+            GPU,
+            RESERVE,
+            Parameter(
+                "cache",
+                "int8, int4, int2, also with -per-token, or window:1024+4: the last 1,024 tokens and the first 4; "
+                "default: everything, in --kv",
+                metavar="KIND",
+                label="cache",
+                steps=CACHES,
+                start="bf16",
+            ),
+            TENSOR_PARALLEL,
+            ANY_CONFIG,
+        ),
+        model={"start": "llama-3-8b"},
+        weights={"steps": (SHIPPED, *FORMATS)},
+        users={"start": 32},
+        context={"steps": CONTEXTS, "start": 8192},
+        gpu={"start": "h100-80gb"},
+    ),
+    setup=ServeSetup,
+    units="bytes and seconds",
+    title="The KV cache",
+    asks="How many users and tokens fit, and what sets the speed?",
+    invites="Double the users: does it still fit? Then let the cache have 8 bits, or a window.",
+    controls=("model", "config", "gpu", "weights", "cache", "context", "users", "tensor_parallel", "reserve"),
+    front=("model", "gpu", "cache", "context", "users"),
+    means=_means,
+)

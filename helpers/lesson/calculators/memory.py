@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Any
 
-from ...catalog.devices import DEVICES, Device, device
+from ...catalog.devices import Device, device
 from ...catalog.hardware import reference_of, without_bf16, without_cuda
 from ...catalog.losses import CUT, FULL, LIGER, TRL
-from ...catalog.optimizers import BLOCK_VALUES, OPTIMIZERS, Blockwise, LowRank, Optimizer
-from ...catalog.recipes import PRECISIONS
+from ...catalog.optimizers import BLOCK_VALUES, Blockwise, LowRank, Optimizer
 from ...catalog.train_setup import TrainSetup
 from ...memory import budget
 from ...memory.breakdown import format_bytes
 from ...memory.fit import Room, adapted, ladder
 from ...memory.step.decoders.linears import StepWidths
+from ...questions.parameters import ADAPTED, ANY_CONFIG, GPU, MODEL, RESERVE, SPLIT, TRAINED, changed, trained_models
+from ...questions.question import Question
 from .answers import MemoryAnswer, first_over, row
-from .calculator import ANY_CONFIG, CONFIG, Calculator
-from .choices import MICRO_BATCHES, POLICIES, RESERVE, SEQUENCES, reserve_bytes, trained_models
-from .command import command, setup_options
+from .calculator import Calculator
 
 OWN_LOSS = {  # what a trainer does besides, and no flag says
     "trl": "TRL's own loss, the default of SFTTrainer, holds fewer logits: --loss trl.",
@@ -51,9 +49,12 @@ class TrainingAnswer(MemoryAnswer):
         return f"Training {model}: {peak} at the peak, {self.predicted.peak.when}"
 
     @property
-    def command(self) -> str | None:
-        rank = (("--rank", self.predicted.rank),) if self.predicted.rank else ()
-        return command("train", chain(setup_options(self.predicted.setup), rank, self.device_options()))
+    def question(self) -> Question:
+        return TRAIN
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        return {"setup": self.predicted.setup, "rank": self.predicted.rank, **self.on_card}
 
     def lines(self) -> Iterator[str]:
         return _lines(self.predicted)
@@ -251,23 +252,31 @@ def peak_in(room: Room, peak_bytes: int) -> str:
 
 def training_memory(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `training_memory(model="gpt2", gpu="rtx-4090")`."""
-    optimizers = tuple(dict.fromkeys(rule.name for rule in OPTIMIZERS.values()))
-    controls = {
-        "model": ("model", trained_models(), "llama-2-7b"),
-        CONFIG: ANY_CONFIG,
-        "gpu": ("GPU", tuple(DEVICES), "h100-80gb"),
-        "precision": ("precision", tuple(PRECISIONS), "autocast-bf16"),
-        "optimizer": ("optimizer", optimizers, "adamw-fused"),
-        "micro_batch": ("micro-batch", MICRO_BATCHES, 1),
-        "micro_batches": ("accumulated", MICRO_BATCHES, 1),
-        "sequence": ("sequence, tokens", SEQUENCES, 2048),
-        "checkpointing": ("checkpointing", POLICIES, "none"),
-        "attention": ("attention", ("sdpa", "eager"), "sdpa"),
-        "reserve": RESERVE,
-    }
-    invites = "Try 8-bit Adam. It fits, so take two sequences: at once (micro-batch), or one by one (accumulated)?"
-    return Calculator(_compute, controls, start, invites)
+    return Calculator(TRAIN, start)
 
 
-def _compute(gpu: str, reserve: int, **choices: Any) -> TrainingAnswer:
-    return training_answer(TrainSetup(**choices), gpu, reserve_bytes(reserve))
+TRAIN = Question(
+    "train",
+    "one training step, per rank",
+    training_answer,
+    changed(
+        (MODEL, *TRAINED, *ADAPTED, *SPLIT, GPU, RESERVE, ANY_CONFIG),
+        model={"steps": trained_models(), "start": "llama-2-7b"},
+        sequence={"within_positions": False},
+        gpu={"start": "h100-80gb"},
+    ),
+    setup=TrainSetup,
+    title="Training memory",
+    asks="What does a training step need, and does it fit?",
+    invites="Try 8-bit Adam. It fits, so take two sequences: at once (micro-batch), or one by one (accumulated)?",
+    controls=(
+        *("model", "config", "gpu", "precision", "optimizer", "micro_batch", "micro_batches", "sequence"),
+        *("checkpointing", "attention", "reserve"),
+    ),
+    front=("model", "gpu", "optimizer", "micro_batch", "checkpointing"),
+    presets={
+        "my 24 GB card": {"gpu": "rtx-4090-24gb"},
+        "one H100": {"gpu": "h100-80gb"},
+        "one B200": {"gpu": "b200-180gb"},
+    },
+)

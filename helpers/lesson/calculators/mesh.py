@@ -6,7 +6,7 @@ Bytes are Megatron-LM's in closed form, seconds the planner's roofline at usual 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from itertools import chain
@@ -19,7 +19,11 @@ from ...memory.breakdown import format_bytes
 from ...memory.plan import Cards, Efficiency, Layout
 from ...memory.plan.step import StepTime, expert_sent_bytes, sent_bytes, step_time, tensor_sent_bytes
 from ...memory.plan.training import Engine, Job
-from ...memory.step.ranks.megatron import BF16, MegatronBudget, MegatronSetup, is_known, most_experts, train
+from ...memory.step.ranks.megatron import BF16, RECOMPUTED, MegatronBudget, MegatronSetup, is_known, most_experts, train
+from ...questions.parameter import Parameter, whole
+from ...questions.parameters import GPU, MICRO_BATCHES, MODEL, POWERS, RESERVE, SEQUENCES
+from ...questions.question import Question
+from ...questions.setups import names_of
 from ...techniques.parallel.pipeline import Schedule, Times, gpipe, in_flight, interleaved, lay_out, one_f_one_b
 from ...techniques.parallel.pipeline import zero_bubble as zb_h1
 from ..drawing.bars import stacked_bars
@@ -28,8 +32,6 @@ from ..drawing.pipelines import schedules
 from ..units import percent, si
 from .answers import MemoryAnswer, plural, row
 from .calculator import Calculator
-from .choices import MICRO_BATCHES, RESERVE, SEQUENCES, reserve_bytes
-from .command import Option, command, model_word
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "GPipe": gpipe,
@@ -42,6 +44,7 @@ SHORTER = {"GPipe": Fraction(1), "1F1B": Fraction(1), "interleaved": Fraction(1,
 MOST_DRAWN = 8  # stages, and twice as many micro-batches: more boxes would have no room for their numbers
 NETWORKS = {"400 Gb/s": 400, "200 Gb/s": 200, "100 Gb/s": 100, "25 Gb/s": 25}  # for each card
 DEGREES = (1, 2, 4, 8, 16)
+DEFAULT_GPU = "h100"
 
 
 @dataclass(frozen=True)
@@ -103,18 +106,15 @@ class MeshAnswer(MemoryAnswer):
         return f"{self.setup.model.name}, {self.layout} on {cards}: {format_bytes(self.parts.total)} on a rank"
 
     @property
-    def command(self) -> str | None:
-        return command("mesh", self._options())
+    def question(self) -> Question:
+        return MESH
 
-    def _options(self) -> Iterator[Option]:
-        yield "--model", model_word(self.setup.model)
-        for one in fields(MegatronSetup):
-            if one.name != "model" and (value := getattr(self.setup, one.name)) != one.default:
-                yield f"--{one.name.replace('_', '-')}", value
-        yield "--schedule", self.schedule
-        yield "--node", self.fleet.node
-        yield "--network", f"{self.fleet.network_bytes_per_s * 8 / 1e9:g}"
-        yield from self.device_options()
+    @property
+    def asked(self) -> dict[str, Any]:
+        own = {name: getattr(self.setup, name) for name in names_of(MegatronSetup)}
+        network = f"{self.fleet.network_bytes_per_s * 8 / 1e9:g}"
+        fleet = {"schedule": self.schedule, "node": self.fleet.node, "network": network}
+        return {**own, **fleet, **self.on_card}
 
     def lines(self) -> Iterator[str]:
         return chain(_bytes(self), _sent(self), _seconds(self))
@@ -259,34 +259,71 @@ def _bubble(answer: MeshAnswer) -> Iterator[str]:
 
 def mesh(**start: object) -> Calculator:
     """The live planner. `start` moves its controls: `mesh(model="llama-3.1-405b", pipeline=14)`."""
-    known = tuple(name for name in MODELS if is_known(model(name)))
-    controls = {
-        "model": ("model", known, "llama-3.1-70b"),
-        "gpu": (
-            "GPU",
-            tuple(name for name, card in DEVICES.items() if card.links and "bf16" in card.peak_flops),
-            "h100-80gb",
+    return Calculator(MESH, start)
+
+
+def _ask(setup: MegatronSetup, gpu: str | None = None, **how: Any) -> MeshAnswer:
+    how = {"network_gbit" if name == "network" else name: value for name, value in how.items()}
+    return mesh_answer(setup, gpu or DEFAULT_GPU, **how)
+
+
+def _means(said: dict[str, Any]) -> dict[str, Any]:
+    """The control of experts stands where a mixture left it."""
+    if isinstance(said["network"], str):
+        require_name("network", said["network"], NETWORKS)
+    return said if most_experts(model(said["model"])) else said | {"expert_parallel": 1}
+
+
+_MESHED = tuple(name for name, card in DEVICES.items() if card.links and "bf16" in card.peak_flops)
+OVER_RANKS = (  # Megatron's own
+    Parameter("tensor_parallel", "ranks that share each matrix", 1, whole).with_control("tensor", DEGREES, 8),
+    Parameter(
+        "pipeline", "stages of layers; where they do not divide, the first and the last have fewer", 1, whole
+    ).with_control("pipeline", DEGREES),
+    Parameter("data_parallel", "replicas, which share the optimizer's states", 1, whole).with_control(
+        "data", POWERS[:11], 8
+    ),
+    Parameter("expert_parallel", "of these, ranks that share a layer's experts", 1, whole).with_control(
+        "experts", DEGREES
+    ),
+    Parameter(
+        "micro_batches", "micro-batches of a step, one after the other (1F1B)", 8, whole, flag="--micro-batches"
+    ).with_control("micro-batches", POWERS[:9], 32),
+    Parameter("micro_batch", "sequences in one of them", 1, whole).with_control("sequences in one", MICRO_BATCHES),
+    Parameter("sequence", "tokens in a sequence", 4096, whole).with_control("sequence, tokens", SEQUENCES, 8192),
+)
+MESH = Question(
+    "mesh",
+    "a mesh of cards: bytes on a rank, traffic, the pipeline's bubble and seconds a step",
+    _ask,
+    (
+        replace(MODEL, steps=tuple(name for name in MODELS if is_known(model(name))), start="llama-3.1-70b"),
+        *OVER_RANKS,
+        Parameter("context_parallel", "ranks that share each sequence", 1, whole).with_control("context", DEGREES),
+        Parameter("recompute", f"checkpointing: {', '.join(RECOMPUTED)}", "none").with_control(
+            "recompute", tuple(RECOMPUTED)
         ),
-        "tensor_parallel": ("tensor", DEGREES, 8),
-        "pipeline": ("pipeline", DEGREES, 1),
-        "data_parallel": ("data", tuple(2**power for power in range(11)), 8),
-        "context_parallel": ("context", DEGREES, 1),
-        "expert_parallel": ("experts", DEGREES, 1),
-        "micro_batches": ("micro-batches", (1, 2, 4, 8, 16, 32, 64, 128, 256), 32),
-        "micro_batch": ("sequences in one", MICRO_BATCHES, 1),
-        "sequence": ("sequence, tokens", SEQUENCES, 8192),
-        "recompute": ("recompute", ("none", "full"), "none"),
-        "schedule": ("schedule", tuple(SCHEDULES), "1F1B"),
-        "node": ("cards a machine", (1, 2, 4, 8, 16), 8),
-        "network": ("network", tuple(NETWORKS), "400 Gb/s"),
-        "reserve": RESERVE,
-    }
-    invites = "It does not fit. Take 4 pipeline stages and 2 replicas; then 4 cards a machine: what is waited for?"
-    return Calculator(_compute, controls, start, invites)
-
-
-def _compute(gpu: str, node: int, network: str, schedule: str, reserve: int, **choices: Any) -> MeshAnswer:
-    require_name("network", network, NETWORKS)
-    if not most_experts(model(choices["model"])):  # the control stands where a mixture left it
-        choices["expert_parallel"] = 1
-    return mesh_answer(MegatronSetup(**choices), gpu, node, NETWORKS[network], schedule, reserve_bytes(reserve))
+        Parameter("schedule", f"one of {', '.join(SCHEDULES)}", "1F1B", always=True).with_control(
+            "schedule", tuple(SCHEDULES)
+        ),
+        Parameter("node", "cards in a machine", 8, whole, always=True).with_control(
+            "cards a machine", (1, 2, 4, 8, 16)
+        ),
+        Parameter("network", "Gb/s between machines, a card", 400.0, float, always=True).with_control(
+            "network", NETWORKS, "400 Gb/s"
+        ),
+        replace(GPU, steps=_MESHED, start="h100-80gb"),
+        RESERVE,
+    ),
+    setup=MegatronSetup,
+    units="bytes and seconds",
+    title="A mesh of GPUs",
+    asks="How is a model split over many cards, and how long does a step take?",
+    invites="It does not fit. Take 4 pipeline stages and 2 replicas; then 4 cards a machine: what is waited for?",
+    controls=(
+        *("model", "gpu", "tensor_parallel", "pipeline", "data_parallel", "context_parallel", "expert_parallel"),
+        *("micro_batches", "micro_batch", "sequence", "recompute", "schedule", "node", "network", "reserve"),
+    ),
+    front=("model", "gpu", "tensor_parallel", "pipeline", "data_parallel"),
+    means=_means,
+)

@@ -11,13 +11,16 @@ from typing import Any
 
 from ...catalog.errors import require_name, require_whole
 from ...catalog.floats import OVERFLOWS
+from ...questions.parameter import Parameter, whole
+from ...questions.parameters import POWERS
+from ...questions.question import Question
+from ...questions.setups import Values
 from ..drawing.bits import BitRow, Grid, bit_rows, number_line
 from ..drawing.pictures import Card
 from ..units import plain, relative
 from .answers import CalculatorAnswer
 from .blocks import BLOCKS
-from .calculator import VALUE, Calculator, Values
-from .command import command
+from .calculator import VALUE, Calculator
 from .stored import FORMATS, PLAIN, Outcome, Stored, json_number, stored_as
 from .typed import typed_number
 
@@ -56,12 +59,12 @@ class NumberAnswer(CalculatorAnswer):
         return f"{self.typed} in {self.chosen}: {plain(self.row.value)} ({self.row.happened}{error})"
 
     @property
-    def command(self) -> str:
-        options = {"--format": self.chosen, "--overflow": self.overflow, "--block-largest": self.ratio}
-        defaults = {"--format": "fp16", "--overflow": "ieee", "--block-largest": 1}
-        words = [(flag, value) for flag, value in options.items() if value != defaults[flag]]
-        last = (("--", self.typed) if self.typed.startswith("-") else (self.typed,),)
-        return str(command("number", (*words, *last), family=()))
+    def question(self) -> Question:
+        return NUMBER
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        return {"format": self.chosen, "overflow": self.overflow, "block_largest": self.ratio, VALUE: self.typed}
 
     def lines(self) -> Iterator[str]:
         """One line per format, then the chosen one's numbers."""
@@ -218,15 +221,46 @@ def _and(names: list[str]) -> str:
 
 def numbers(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `numbers(value="1e-8", format="bf16")`."""
-    controls = {
-        VALUE: ("number", ("0.1", "1/3", "1e-8", "2**-24", "65504", "70000", "-448", "0", "inf", "nan"), "0.1"),
-        "format": ("format", FORMATS, "fp16"),
-        "overflow": ("too large", OVERFLOWS, "ieee"),
-        "block_largest": ("block's largest ×", tuple(2**power for power in range(21)), 1),
-    }
-    invites = "Type 1e-8, then 70000: which formats lose it? For mxfp4, let the block's largest grow."
+    return Calculator(NUMBER, start)
 
-    def used(values: Values) -> set[str]:
-        return set(controls) - ({"overflow"} if values["format"] in BLOCKS else {"block_largest"})
 
-    return Calculator(number_answer, controls, start, invites, used)
+def _used(values: Values) -> set[str]:
+    return set(NUMBER.controls) - ({"overflow"} if values["format"] in BLOCKS else {"block_largest"})
+
+
+NUMBER = Question(
+    "number",
+    "a number in every format: its bits, what is stored, how far off",
+    number_answer,
+    (
+        Parameter("format", f"the one that is explained: {', '.join(FORMATS)}", "fp16").with_control("format", FORMATS),
+        Parameter("overflow", f"what becomes of too large ones: {', '.join(OVERFLOWS)}", "ieee").with_control(
+            "too large", OVERFLOWS
+        ),
+        Parameter(
+            "block_largest",
+            "the largest value of the number's block, as a multiple of the number",
+            1,
+            whole,
+            metavar="N",
+            label="block's largest ×",
+            steps=(*POWERS, *(2**power for power in range(17, 21))),
+        ),
+        Parameter(
+            VALUE,
+            "0.1, 1e-8, 65504, 2**-24, 1/3, inf, nan",
+            metavar="VALUE",
+            by_position=True,
+            label="number",
+            steps=("0.1", "1/3", "1e-8", "2**-24", "65504", "70000", "-448", "0", "inf", "nan"),
+            start="0.1",
+        ),
+    ),
+    family=(),
+    units="",
+    title="A number in fewer bits",
+    asks="What is stored of a number in each format?",
+    invites="Type 1e-8, then 70000: which formats lose it? For mxfp4, let the block's largest grow.",
+    controls=(VALUE, "format", "overflow", "block_largest"),
+    used=_used,
+)

@@ -10,17 +10,19 @@ from typing import Any
 from ...catalog.devices import Device, device
 from ...catalog.errors import require_whole
 from ...catalog.serve_setup import ServeSetup
-from ...catalog.tiers import Tier, tier
+from ...catalog.tiers import TIERS, Tier, tier
 from ...memory import budget, offload
 from ...memory.breakdown import format_bytes
 from ...memory.fit.room import Verdict
 from ...memory.offload import DECODE, PREFILL
+from ...questions.parameter import Parameter, decimal, whole
+from ...questions.parameters import GPU, MODEL, RESERVE, SERVED
+from ...questions.question import Question
 from ..drawing.lanes import lanes
 from ..drawing.pictures import Card
 from ..drawing.shares import Memory, memory_shares
 from ..units import percent, si, three_digits
 from .answers import CalculatorAnswer, plural
-from .command import command, device_options, setup_options
 from .offload_places import capacity_of, tier_sentence, worst
 from .streamed_service import StreamedService, link_rate
 
@@ -88,16 +90,20 @@ class OffloadServingAnswer(StreamedService, CalculatorAnswer):
         }
 
     @property
-    def command(self) -> str | None:
-        given = {
-            "step": (self.step, DECODE),
-            "from": (self.source.name if self.source else HOST, HOST),
-            "buffers": (self.forward.buffers, 2),
-            "efficiency": (f"{self.efficiency:.12g}", "1"),
+    def question(self) -> Question:
+        return OFFLOAD_SERVE
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        return {
+            "setup": self.setup,
+            "gpu": self.gpu,
+            "reserve": None if self.reserve_bytes is None else -(-self.reserve_bytes // 2**20),
+            "step": self.step,
+            "source": self.source.name if self.source else HOST,
+            "buffers": self.forward.buffers,
+            "efficiency": self.efficiency,
         }
-        options = [(f"--{flag}", value) for flag, (value, usual) in given.items() if value != usual]
-        chosen = chain(setup_options(self.setup), device_options(self.gpu, self.reserve_bytes), options)
-        return command("serve", chosen, ("estimate", "offload"))
 
 
 def offload_serving_answer(
@@ -258,3 +264,34 @@ def _schedule(answer: OffloadServingAnswer) -> Card:
     layers = f"the first {plural(len(first), 'layer')} of {len(computes_s)}"
     streamed = f"{layers}, through {plural(answer.forward.buffers, 'buffer')}"
     return lanes(answer.title, {streamed: arriving, "the same, with all weights on the card": resident})
+
+
+PERCENT = tuple(range(10, 101, 10))
+OFFLOAD_SERVE = Question(
+    "serve",
+    "a step whose layers are streamed from elsewhere",
+    offload_serving_answer,
+    (
+        MODEL,
+        *SERVED,
+        replace(GPU, required=True),
+        RESERVE,
+        Parameter("step", f"{', '.join(STEPS)}: a token for each user, or all --context", DECODE).with_control(
+            "step", STEPS
+        ),
+        Parameter(
+            "source",
+            f"where the layers are: {HOST}, over PCIe or {', '.join(TIERS)}",
+            HOST,
+            flag="--from",
+            metavar="TIER",
+            label="layers are in",
+            steps=(HOST, *TIERS),
+        ),
+        Parameter("buffers", "1, or 2 so that copies overlap", 2, whole, metavar="N").with_control("buffers", (1, 2)),
+        Parameter("efficiency", "of the FLOP rate", 1.0, decimal, metavar="SHARE"),
+    ),
+    setup=ServeSetup,
+    family=("estimate", "offload"),
+    units="bytes and seconds",
+)

@@ -10,19 +10,21 @@ from typing import Any
 
 from ...catalog.devices import Device, device
 from ...catalog.hardware import without_cuda
-from ...catalog.tiers import Tier, tier
+from ...catalog.tiers import TIERS, Tier, tier
 from ...catalog.train_setup import TrainSetup
 from ...memory import budget, offload
 from ...memory.breakdown import Breakdown, Moment, format_bytes
 from ...memory.fit.room import Room, Verdict
 from ...memory.offload import ONE_RANKS, Hop, Passage
 from ...memory.step.ranks.zero import Tiers, held
+from ...questions.parameter import Parameter, decimal, whole
+from ...questions.parameters import GPU, MODEL, RESERVE, TRAINED
+from ...questions.question import Question
 from ..drawing.marks import label
 from ..drawing.pictures import Card
 from ..drawing.shares import Memory, memory_shares, time_bars
 from ..units import percent, si
 from .answers import CalculatorAnswer, plural
-from .command import command, device_options, setup_options
 from .offload_places import EXPOSED, HIDDEN, capacity_of, tier_sentence, tier_verdict, worst
 
 USUAL_HOST, USUAL_RANKS, USUAL_EFFICIENCY = "dgx-h100-dram", 8, 0.5
@@ -150,16 +152,20 @@ class OffloadTrainingAnswer(CalculatorAnswer):
         }
 
     @property
-    def command(self) -> str | None:
-        given = {
-            "host": (self.host.name, USUAL_HOST),
-            "disk": (self.disk.name if self.disk else None, None),
-            "ranks-per-host": (self.ranks_per_host, USUAL_RANKS),
-            "efficiency": (f"{self.efficiency:.12g}", f"{USUAL_EFFICIENCY:g}"),
+    def question(self) -> Question:
+        return OFFLOAD_TRAIN
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        return {
+            "setup": self.setup,
+            "gpu": self.gpu,
+            "reserve": None if self.reserve_bytes is None else -(-self.reserve_bytes // 2**20),
+            "host": self.host.name,
+            "disk": self.disk.name if self.disk else None,
+            "ranks_per_host": self.ranks_per_host,
+            "efficiency": self.efficiency,
         }
-        options = [(f"--{flag}", value) for flag, (value, usual) in given.items() if value != usual]
-        chosen = chain(setup_options(self.setup), device_options(self.gpu, self.reserve_bytes), options)
-        return command("train", chosen, ("estimate", "offload"))
 
 
 def offload_training_answer(
@@ -271,3 +277,29 @@ def _memories(answer: OffloadTrainingAnswer) -> list[Memory]:
         if parts.total and place:
             memories.append(Memory(place.title, parts, capacity_of(place)))
     return memories
+
+
+HOSTS = tuple(name for name, entry in TIERS.items() if entry.kind == "dram")
+DISKS = tuple(name for name, entry in TIERS.items() if entry.kind == "nvme")
+OFFLOAD_TRAIN = Question(
+    "train",
+    "a step whose states or parameters are elsewhere",
+    offload_training_answer,
+    (
+        MODEL,
+        *TRAINED,
+        replace(GPU, required=True),
+        RESERVE,
+        Parameter("host", ", ".join(HOSTS), USUAL_HOST, metavar="TIER").with_control("host's memory", HOSTS),
+        Parameter("disk", f"for what is offloaded to nvme: {', '.join(DISKS)}", metavar="TIER").with_control(
+            "disk", DISKS, "nd-h200-v5-nvme"
+        ),
+        Parameter(
+            "ranks_per_host", "ranks that share a host's memory and disks", USUAL_RANKS, whole, metavar="N"
+        ).with_control("on one host", (1, 2, 4, 8, 16)),
+        Parameter("efficiency", "of the FLOP rate", USUAL_EFFICIENCY, decimal, metavar="SHARE"),
+    ),
+    setup=TrainSetup,
+    family=("estimate", "offload"),
+    units="bytes and seconds",
+)

@@ -7,7 +7,7 @@ the cheapest plan that is done in time; it moves with the deadline, the price an
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...catalog.errors import WorkbookError
@@ -16,12 +16,15 @@ from ...catalog.prices import price as listed_price
 from ...memory.breakdown import format_bytes
 from ...memory.plan import Cards, TrainGoal, TrainPlan, cheapest_within, frontier
 from ...memory.plan.told import dollars, duration, interval
+from ...questions.parameter import Parameter
+from ...questions.parameters import GPU, MODEL
+from ...questions.planned import PLANNED_RUN
+from ...questions.question import Question
 from ..drawing.marks import FAINT, LINES
 from ..drawing.pareto import Measure, Point, bargain
 from ..drawing.pictures import Card
 from .answers import CalculatorAnswer, row
 from .calculator import Calculator
-from .command import command, model_word
 
 MODELS = ("llama-3.1-8b", "qwen3-32b", "mixtral-8x7b", "llama-3.1-70b", "llama-3.1-405b", "deepseek-v3")
 GPUS = ("a100-80gb", "h100-80gb", "h200-141gb", "b200-180gb")
@@ -58,17 +61,20 @@ class PlannerAnswer(CalculatorAnswer):
         return f"{self.goal.model.name}: {what}" + ("" if self.in_time else ", too late")
 
     @property
-    def command(self) -> str | None:
-        days, name = round(self.deadline_s / DAY), self.had.device.name
-        options = (
-            (model_word(self.goal.model),),
-            ("--tokens", self.goal.tokens),
-            ("--cards", f"{name}={self.had.count}"),
-            ("--price", f"{name}={self.had.per_hour:g}"),
-            ("--deadline", f"{days}d"),
-            ("--optimizers", ",".join(self.goal.optimizers)),
-        )
-        return command("train", options, ("plan",))
+    def question(self) -> Question:
+        return PLAN_TRAIN
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        name = self.had.device.name
+        return {
+            "model": self.goal.model,
+            "tokens": self.goal.tokens,
+            "cards": f"{name}={self.had.count}",
+            "price": f"{name}={self.had.per_hour:g}",
+            "deadline": f"{round(self.deadline_s / DAY)}d",
+            "optimizers": self.goal.optimizers,
+        }
 
     def lines(self) -> Iterator[str]:
         plan, goal = self.plan, self.goal
@@ -160,16 +166,7 @@ def planner_answer(
 
 def planner(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `planner(model="mixtral-8x7b", cards=64, days=30)`."""
-    controls = {
-        "model": ("model", MODELS, "llama-3.1-70b"),
-        "gpu": ("GPU", GPUS, "h100-80gb"),
-        "cards": ("cards at most", CARDS, 256),
-        "billions": ("tokens, 10⁹", BILLIONS, 1000),
-        "days": ("days at most", DAYS, 90),
-        "price": ("$ a card-hour", PRICES, LISTED),
-    }
-    invites = "Shorten the deadline until the plan changes. What does a faster run cost?"
-    return Calculator(planner_answer, controls, start, invites)
+    return Calculator(PLAN_TRAIN, start)
 
 
 def hourly_price(gpu: str, price: str | float) -> float:
@@ -191,3 +188,26 @@ def _cost(plan: TrainPlan) -> float:
 
 def _seconds(plan: TrainPlan) -> float:
     return plan.hours.middle * 3600
+
+
+PRICED = Parameter("price").with_control("$ a card-hour", PRICES, LISTED)
+PLAN_TRAIN = Question(
+    "train",
+    "train every weight on so many tokens",
+    planner_answer,
+    PLANNED_RUN,
+    family=("plan",),
+    title="The planner",
+    asks="Which cards and which split train this model at the least cost?",
+    invites="Shorten the deadline until the plan changes. What does a faster run cost?",
+    controls=("model", "gpu", "cards", "billions", "days", "price"),
+    front=("model", "gpu", "cards", "billions", "days"),
+    shown=(
+        replace(MODEL, steps=MODELS, start="llama-3.1-70b"),
+        replace(GPU, steps=GPUS, start="h100-80gb"),
+        Parameter("cards").with_control("cards at most", CARDS, 256),
+        Parameter("billions").with_control("tokens, 10⁹", BILLIONS, 1000),
+        Parameter("days").with_control("days at most", DAYS, 90),
+        PRICED,
+    ),
+)

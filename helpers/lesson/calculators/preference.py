@@ -10,16 +10,22 @@ from typing import Any
 
 from ...catalog.adapters import ALL_LINEAR, Adapter
 from ...catalog.devices import Device, device
-from ...catalog.errors import WorkbookError
+from ...catalog.errors import WorkbookError, require_whole
 from ...catalog.hardware import reference_of, without_bf16, without_cuda
+from ...catalog.losses import TRL
 from ...catalog.preference import GENERATORS, SHARE, DpoSetup, GrpoSetup
+from ...catalog.setup_fields import MAX_TOKENS
+from ...catalog.train_setup import TrainSetup
 from ...memory.breakdown import format_bytes
 from ...memory.fit import Room, Verdict
 from ...memory.preference import PreferenceBudget, dpo, grpo
+from ...questions.parameter import LEFT_OUT, Parameter, decimal, either, whole
+from ...questions.parameters import ADAPTED, GPU, MODEL, RESERVE, STEP, changed
+from ...questions.question import Question
+from ...questions.setups import Values, setup_of
 from ..drawing.bars import stacked_bars
 from ..drawing.pictures import Card
 from .answers import MemoryAnswer, first_over
-from .command import Option, command, setup_options
 from .memory import NO_CHANGE, peak_in
 
 Setup = GrpoSetup | DpoSetup
@@ -43,9 +49,12 @@ class PreferenceAnswer(MemoryAnswer):
         return f"{self.name} of {model}: {format_bytes(peak.total)} at the peak, {peak.at}"
 
     @property
-    def command(self) -> str | None:
-        kind = self.name.lower()
-        return command(kind, chain(_options(self.predicted.setup), self.device_options()))
+    def question(self) -> Question:
+        return GRPO if isinstance(self.predicted.setup, GrpoSetup) else DPO
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        return {**_asked(self.predicted.setup), **self.on_card}
 
     def lines(self) -> Iterator[str]:
         """A row for each stage, with its parts."""
@@ -205,27 +214,124 @@ def _changes(setup: Setup) -> Iterator[Change]:
         yield "--lora-base nf4-dq", replace(setup, train=replace(train, adapter=quantized, precision="autocast-bf16"))
 
 
-def _options(setup: Setup) -> Iterator[Option]:
-    """The flags of `workbook estimate grpo` and `dpo`, whose defaults are TRL's."""
+def _asked(setup: Setup) -> dict[str, Any]:
+    """By parameter of GRPO and DPO, whose defaults are TRL's."""
     train = setup.train
-    ours = ("precision", "micro_batch", "sequence", "checkpointing", "loss", "masked", "scored")
-    yield from setup_options(train, *ours)
-    rows = train.micro_batch if isinstance(setup, GrpoSetup) else train.micro_batch // 2
-    yield "--precision", train.precision
-    yield "--micro-batch", rows
-    yield "--checkpointing", train.checkpointing
-    yield from (("--prompt", setup.prompt), ("--completion", train.sequence - setup.prompt))
-    yield from () if train.masked else [("--no-padding",)]
-    if isinstance(setup, DpoSetup):
-        yield from [("--precompute",)] if setup.precomputed else []
-        return
     said = {
-        "--generations": (setup.generations, 8),
-        "--steps-per-generation": (setup.steps_per_generation, train.micro_batches),
-        "--iterations": (setup.iterations, 1),
-        "--beta": (setup.beta, 0.0),
-        "--generator": (setup.generator, GENERATORS[0]),
-        "--share": (setup.share, SHARE),
+        "setup": train,
+        **dict.fromkeys(("sequence", "loss", "masked", "scored"), LEFT_OUT),
+        "precision": train.precision,
+        "checkpointing": train.checkpointing,
+        "prompt": setup.prompt,
+        "completion": train.sequence - setup.prompt,
+        "padding": train.masked,
     }
-    yield from ((flag, value) for flag, (value, usual) in said.items() if value != usual)
-    yield from [("--sleep",)] if setup.sleeps else []
+    if isinstance(setup, DpoSetup):
+        return {**said, "micro_batch": train.micro_batch // 2, "precompute": setup.precomputed}
+    per = setup.steps_per_generation
+    return {
+        **said,
+        "micro_batch": train.micro_batch,
+        "generations": setup.generations,
+        "steps_per_generation": None if per == train.micro_batches else per,
+        "iterations": setup.iterations,
+        "beta": setup.beta,
+        "generator": setup.generator,
+        "share": None if setup.share == SHARE else setup.share,
+        "sleep": setup.sleeps,
+    }
+
+
+def _train_of(said: Values, rows: int) -> TrainSetup:
+    """The step on `rows` sequences, in TRL's recipe where nobody says another."""
+    do = "pass --completion 512, TRL's default, or leave it out"
+    require_whole("completion", said["completion"], most=MAX_TOKENS, unit="tokens", do=do)
+    require_whole("prompt", said["prompt"], most=MAX_TOKENS, unit="tokens", do=do.replace("completion", "prompt"))
+    adapted = said["adapter"] or said["lora_rank"]
+    own = {"trainer": said["trainer"] or ("trl" if adapted else None), "micro_batch": rows, "loss": TRL}
+    own |= {"sequence": said["prompt"] + said["completion"], "masked": said["padding"]}
+    setup = setup_of(TrainSetup, {**said, **own})
+    if said["precision"] is None and setup.adapter and not setup.adapter.base:
+        return setup_of(TrainSetup, {**said, **own, "precision": ON_BASE})
+    return setup
+
+
+def _ask_grpo(gpu: str | None = None, reserve_bytes: int | None = None, **said: Any) -> PreferenceAnswer:
+    if said["share"] is not None and said["generator"] == GENERATORS[0]:
+        what = f"--share with {GENERATORS[0]}, which sets no share of the card aside"
+        raise WorkbookError(what, "--generator vllm", "add --generator vllm, or leave --share out")
+    share = SHARE if said["share"] is None else said["share"]
+    how = (said["generations"], said["steps_per_generation"], said["iterations"], said["beta"], said["generator"])
+    train = _train_of(said, said["micro_batch"])
+    return preference_answer(GrpoSetup(train, said["prompt"], *how, share, said["sleep"]), gpu, reserve_bytes)
+
+
+def _ask_dpo(gpu: str | None = None, reserve_bytes: int | None = None, **said: Any) -> PreferenceAnswer:
+    train = _train_of(said, 2 * said["micro_batch"])
+    return preference_answer(DpoSetup(train, said["prompt"], said["precompute"]), gpu, reserve_bytes)
+
+
+MICRO_BATCH, TOKENS = 8, 512  # per_device_train_batch_size; max_completion_length of GRPOConfig
+ON_BASE = "autocast-bf16-on-bf16"  # bf16=True on a base loaded in BF16
+
+
+def _parameters(rows: str) -> tuple[Parameter, ...]:
+    base = STEP[0].words.replace("and bf16 for adapters", f"and {ON_BASE} for adapters")
+    return changed(
+        (
+            *(MODEL, *STEP, *ADAPTED),
+            Parameter("prompt", "tokens of the longest prompt", TOKENS, whole, always=True),
+            Parameter("completion", "tokens of the longest completion", TOKENS, whole, always=True),
+            Parameter(
+                "padding",
+                "whether sequences of a batch differ in length, which gives attention a mask (default: they do)",
+                True,
+                either,
+            ),
+        ),
+        precision={"words": base, "always": True},
+        micro_batch={"words": f"{rows} in one forward", "default": MICRO_BATCH, "always": True},
+        checkpointing={"default": "full", "always": True},
+    )
+
+
+GRPO = Question(
+    "grpo",
+    "GRPO as TRL runs it, by stages: generation, log-probabilities, loss, backward; bytes by part, verdict",
+    _ask_grpo,
+    (
+        *_parameters("completions"),
+        Parameter("generations", "completions of each prompt", 8, whole, metavar="N"),
+        Parameter(
+            "steps_per_generation",
+            "micro-batches that are generated for at once (default: as many as are accumulated)",
+            type=whole,
+            metavar="N",
+        ),
+        Parameter("iterations", "times that each completion is used", 1, whole, metavar="N"),
+        Parameter("beta", "weight of the distance to a reference; 0: none", 0.0, decimal),
+        Parameter("generator", f"who generates: {', '.join(GENERATORS)} on the same card", GENERATORS[0]),
+        Parameter(
+            "share", f"of the whole card that vLLM takes (vllm_gpu_memory_utilization); default {SHARE:g}", type=decimal
+        ),
+        Parameter(
+            "sleep",
+            "vLLM gives its weights and its pool back between generations (vllm_enable_sleep_mode)",
+            False,
+            bool,
+        ),
+        GPU,
+        RESERVE,
+    ),
+)
+DPO = Question(
+    "dpo",
+    "DPO as TRL runs it, by stages: loss, reference, backward; bytes by part, verdict",
+    _ask_dpo,
+    (
+        *_parameters("pairs, of two sequences each,"),
+        Parameter("precompute", "score by the reference before the training (precompute_ref_log_probs)", False, bool),
+        GPU,
+        RESERVE,
+    ),
+)

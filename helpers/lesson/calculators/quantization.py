@@ -4,32 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
-from ...catalog.devices import DEVICES, OFFERED, Device, device
+from ...catalog.devices import OFFERED, Device, device
 from ...catalog.formats import number_format
 from ...catalog.gguf import refuse_file
-from ...catalog.models import MODELS
 from ...catalog.models import model as resolve_model
-from ...catalog.serve_setup import ServeSetup
+from ...catalog.serve_setup import WEIGHT_FORMATS, ServeSetup
 from ...catalog.shape import ModelShape
 from ...catalog.shipped import fp8_block
 from ...memory import budget
 from ...memory.breakdown import Breakdown, format_bytes
 from ...memory.fit import Room, Verdict
 from ...memory.serve.weights import KEPT, is_quantized, weight_parts
+from ...questions.parameters import ANY_CONFIG, CONTEXT, GPU, MODEL, POWERS, RESERVE, SKIPPED, WEIGHTS, changed
+from ...questions.question import Question
 from ..drawing.marks import label
 from ..units import si
 from .answers import MemoryAnswer, row
-from .calculator import ANY_CONFIG, CONFIG, Calculator
-from .choices import RESERVE, reserve_bytes, within_positions
-from .command import command, setup_options
+from .calculator import Calculator
 
 GROUPED = ("int8-g128", "int4-g32", "int4-g64", "int4-g128", "int3-g64", "int3-g128", "int2-g64")
 FORMATS = ("bf16", "fp8-e4m3", "int8", "nf4", "nf4-dq", *GROUPED, "mxfp4", "nvfp4")
 # What the control offers; `quantization_answer` takes any list of parts and names.
-SKIPPED = {
+LEFT = {
     "as the format's tool does": None,
     "lm_head": ["lm_head"],
     "lm_head, experts": ["lm_head", "experts"],
@@ -76,10 +74,12 @@ class QuantizationAnswer(MemoryAnswer):
         return f"{self.setup.model.name} in {self.setup.weights}: {size}, {bits}"
 
     @property
-    def command(self) -> str | None:
-        weights = ("--weights", self.setup.weights)  # whose default is another one here
-        setup = setup_options(self.setup, "weights")
-        return command("quantize", chain(setup, (weights,), self.device_options()))
+    def question(self) -> Question:
+        return QUANTIZE
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        return {"setup": self.setup, "weights": self.setup.weights, **self.on_card}
 
     def lines(self) -> Iterator[str]:
         """One line per part, numbers substituted, then the floor."""
@@ -170,20 +170,31 @@ def _explained(setup: ServeSetup) -> dict[str, str]:
 
 def quantization(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `quantization(model="mixtral-8x7b", weights="int4-g128")`."""
-    controls = {
-        "model": ("model", tuple(MODELS), "llama-3-70b"),
-        CONFIG: ANY_CONFIG,
-        "weights": ("weights", FORMATS, "nf4"),
-        "skipped": ("skipped", tuple(SKIPPED), "as the format's tool does"),
-        "gpu": ("GPU", tuple(DEVICES), "a100-40gb"),
-        "context": ("context, tokens", tuple(2048 * 2**power for power in range(8)), 2048),
-        "reserve": RESERVE,
-    }
-    invites = "Try nf4-dq, whose scales are quantized as well. Then another card: which is the smallest?"
-    return Calculator(_compute, controls, start, invites)
+    return Calculator(QUANTIZE, start)
 
 
-def _compute(skipped: str, model: str, context: int, reserve: int, **choices: Any) -> QuantizationAnswer:
-    shape = resolve_model(model)
-    choices |= {"context": within_positions(shape, context), "reserve_bytes": reserve_bytes(reserve)}
-    return quantization_answer(shape, skipped=SKIPPED.get(skipped, skipped), **choices)
+QUANTIZE = Question(
+    "quantize",
+    "weights by format: bytes, what is not quantized, bits each, smallest GPU, tokens/s",
+    quantization_answer,
+    changed(
+        (MODEL, WEIGHTS, SKIPPED, CONTEXT, GPU, RESERVE, ANY_CONFIG),
+        model={"start": "llama-3-70b"},
+        weights={
+            "words": ", ".join(WEIGHT_FORMATS),
+            "default": "nf4-dq",
+            "always": True,
+            "steps": FORMATS,
+            "start": "nf4",
+        },
+        skipped={"label": "skipped", "steps": LEFT, "start": next(iter(LEFT))},
+        context={"words": "tokens of one user's KV cache", "steps": tuple(2048 * n for n in POWERS[:8])},
+        gpu={"start": "a100-40gb"},
+    ),
+    units="bytes and seconds",
+    title="Quantized weights",
+    asks="How large are the weights in a format, and how fast?",
+    invites="Try nf4-dq, whose scales are quantized as well. Then another card: which is the smallest?",
+    controls=("model", "config", "weights", "skipped", "gpu", "context", "reserve"),
+    front=("model", "weights", "gpu", "context"),
+)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ...catalog.devices import DEVICES, OFFERED, Device, device
+from ...catalog.devices import OFFERED, Device, device
 from ...catalog.errors import WorkbookError
 from ...catalog.formats import number_format as named_format
 from ...memory.work import COMPUTE, MEMORY, Roof, Work
+from ...questions.parameter import Parameter, whole
+from ...questions.parameters import GPU_WITH_RATES, POWERS
+from ...questions.question import Question
+from ...questions.setups import Values
 from ..drawing.pictures import Card
 from ..drawing.rooflines import chart
 from ..units import percent, si, three_digits
 from .answers import CalculatorAnswer
-from .calculator import Calculator, Values
-from .command import command, device_options
-from .operators import DEFAULTS, LARGEST, OPERATORS, Operator, checked_sizes, operator
+from .calculator import Calculator
+from .operators import DEFAULTS, LARGEST, OPERATORS, SIZES, Operator, checked_sizes, operator
 
 LAUNCH_SECONDS = 1e-6  # below it no kernel ends: CUDA takes microseconds to start one
 
@@ -41,10 +43,12 @@ class RooflineAnswer(CalculatorAnswer):
         return f"{self.op}, {self.gpu.title}: {seconds} at least, {self.roof.bound(self.work)}-bound"
 
     @property
-    def command(self) -> str | None:
-        sizes = ((f"--{size.replace('_', '-')}", value) for size, value in self.sizes.items())
-        asked = (("--op", self.op), ("--format", self.number_format))
-        return command("op", chain(device_options(self.gpu), asked, sizes))
+    def question(self) -> Question:
+        return ROOFLINE
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        return {"gpu": self.gpu, "op": self.op, "number_format": self.number_format, **self.sizes}
 
     def lines(self) -> Iterator[str]:
         """One line per figure, numbers substituted."""
@@ -170,29 +174,61 @@ def roofline(**start: object) -> Calculator:
     It opens on one decode step through an MLP projection of Llama-3-8B. Sizes that the operator does not take are
     hidden.
     """
-    powers = [2**power for power in range(17)]
-    sizes = {
-        "tokens": ("tokens", powers),
-        "width": ("width", [512, 1024, 2048, 4096, 5120, 8192, 16384]),
-        "outputs": ("outputs", [512, 1024, 4096, 8192, 11008, 14336, 28672, 128256]),
-        "context": ("context, tokens", [512 * power for power in powers[:9]]),
-        "heads": ("heads", [8, 16, 32, 64, 128]),
-        "kv_heads": ("KV heads", powers[:8]),
-    }
-    controls = {
-        "gpu": ("GPU", tuple(name for name, entry in DEVICES.items() if entry.peak_flops), "h100-80gb"),
-        "op": ("operator", list(OPERATORS), "linear"),
-        "number_format": ("number format", ["fp32", "tf32", "bf16", "fp16", "fp8-e4m3"], "bf16"),
-        **{size: (*named, DEFAULTS[size]) for size, named in sizes.items()},
-    }
-
-    def used(values: Values) -> set[str]:
-        return {"gpu", "op", "number_format", *operator(values["op"]).sizes}
-
-    invites = "Move tokens to the right until compute is the limit. Then the same on another GPU."
-    return Calculator(_compute, controls, start, invites, used)
+    return Calculator(ROOFLINE, start)
 
 
-def _compute(gpu: str, op: str, number_format: str, **sizes: int) -> RooflineAnswer:
-    takes = operator(op).sizes
-    return roofline_answer(gpu, op, number_format, **{size: sizes[size] for size in takes})
+def _ask(gpu: str, op: str, number_format: str, **sizes: int | None) -> RooflineAnswer:
+    given = {size: value for size, value in sizes.items() if value is not None}
+    return roofline_answer(gpu, op, number_format, **given)
+
+
+def _means(said: dict[str, Any]) -> dict[str, Any]:
+    """Controls keep sizes that the operator does not take."""
+    unused = SIZES.keys() - set(operator(said["op"]).sizes)
+    return {name: value for name, value in said.items() if name not in unused}
+
+
+def _used(values: Values) -> set[str]:
+    return {"gpu", "op", "number_format", *operator(values["op"]).sizes}
+
+
+_CONTROLS = {
+    "tokens": ("tokens", POWERS),
+    "width": ("width", (512, 1024, 2048, 4096, 5120, 8192, 16384)),
+    "outputs": ("outputs", (512, 1024, 4096, 8192, 11008, 14336, 28672, 128256)),
+    "context": ("context, tokens", tuple(512 * power for power in POWERS[:9])),
+    "heads": ("heads", (8, 16, 32, 64, 128)),
+    "kv_heads": ("KV heads", POWERS[:8]),
+}
+ROOFLINE = Question(
+    "op",
+    "one operator under a GPU's roof: the least time, and what sets it",
+    _ask,
+    (
+        replace(GPU_WITH_RATES, required=True),
+        Parameter("op", ", ".join(OPERATORS), required=True, label="operator", steps=tuple(OPERATORS), start="linear"),
+        Parameter(
+            "number_format",
+            "number format of the tensors: fp32, tf32, bf16, fp16, fp8-e4m3 …",
+            "bf16",
+            flag="--format",
+            always=True,
+            label="number format",
+            steps=("fp32", "tf32", "bf16", "fp16", "fp8-e4m3"),
+        ),
+        *(
+            Parameter(size, f"{words} (default {DEFAULTS[size]})", type=whole, start=DEFAULTS[size]).with_control(
+                *_CONTROLS[size], DEFAULTS[size]
+            )
+            for size, words in SIZES.items()
+        ),
+    ),
+    units="bytes, FLOPs and seconds",
+    title="Roofline",
+    asks="Does bandwidth or arithmetic set this operator's time?",
+    invites="Move tokens to the right until compute is the limit. Then the same on another GPU.",
+    controls=("gpu", "op", "number_format", *SIZES),
+    front=("gpu", "op", "number_format", "tokens", "context"),
+    used=_used,
+    means=_means,
+)

@@ -8,7 +8,7 @@ the line where more bits are as cheap and quick enough.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,13 +19,16 @@ from ...memory.plan.goal import SERVED_KV, SERVED_WEIGHTS
 from ...memory.plan.serve_frontier import ServeFrontier, serve_frontier
 from ...memory.plan.serve_search import ServePlan
 from ...memory.plan.told import dollars, duration
+from ...questions.parameter import Parameter
+from ...questions.parameters import GPU, MODEL
+from ...questions.planned import PLANNED_SERVICE
+from ...questions.question import Question
 from ..drawing.marks import FAINT, LINES
 from ..drawing.pareto import Measure, Point, bargain
 from ..drawing.pictures import Card
 from .answers import CalculatorAnswer, row
 from .calculator import Calculator
-from .command import command, model_word
-from .planner import LISTED, MODELS, MOST_NAMED, PRICES, hourly_price
+from .planner import LISTED, MODELS, MOST_NAMED, PRICED, hourly_price
 
 GPUS = ("l40s-48gb", "a100-80gb", "h100-80gb", "h200-141gb", "b200-180gb")
 CARDS = (1, 2, 4, 8, 16, 32, 64)
@@ -67,19 +70,22 @@ class ServicePlannerAnswer(CalculatorAnswer):
         return f"{self.goal.model.name}: {what}" + ("" if self.in_time else ", too slow")
 
     @property
-    def command(self) -> str | None:
+    def question(self) -> Question:
+        return PLAN_SERVE
+
+    @property
+    def asked(self) -> dict[str, Any]:
         name = self.had.device.name
-        options = (
-            (model_word(self.goal.model),),
-            ("--users", self.goal.users),
-            ("--context", self.goal.context),
-            ("--latency", f"{self.limit_ms}ms"),
-            ("--cards", f"{name}={self.had.count}"),
-            ("--price", f"{name}={self.had.per_hour:g}"),
-            ("--weights", ",".join(self.goal.weights)),
-            ("--kv", ",".join(self.goal.kv)),
-        )
-        return command("serve", options, ("plan",))
+        return {
+            "model": self.goal.model,
+            "users": self.goal.users,
+            "context": self.goal.context,
+            "latency": f"{self.limit_ms}ms",
+            "cards": f"{name}={self.had.count}",
+            "price": f"{name}={self.had.per_hour:g}",
+            "weights": self.goal.weights,
+            "kv": self.goal.kv,
+        }
 
     def lines(self) -> Iterator[str]:
         plan, layout = self.plan, self.plan.layout
@@ -191,18 +197,7 @@ def service_planner_answer(
 
 def service_planner(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `service_planner(model="llama-3.1-8b", users=500, cards=8)`."""
-    controls = {
-        "model": ("model", MODELS, "llama-3.1-70b"),
-        "gpu": ("GPU", GPUS, "h100-80gb"),
-        "cards": ("cards at most", CARDS, 16),
-        "users": ("users at once", USERS, 200),
-        "context": ("context, tokens", CONTEXTS, 8192),
-        "latency": ("ms a token", LATENCIES, 50),
-        "formats": ("formats", tuple(FORMATS), "4 bits too"),
-        "price": ("$ a card-hour", PRICES, LISTED),
-    }
-    invites = "Tighten the milliseconds until the plan changes. What does a quicker answer cost?"
-    return Calculator(service_planner_answer, controls, start, invites)
+    return Calculator(PLAN_SERVE, start)
 
 
 def _cost(plan: ServePlan) -> float:
@@ -219,3 +214,27 @@ def _spread(time: Seconds) -> str:
 
 def _cards(plan: ServePlan) -> str:
     return f"{plan.ranks:,} x {plan.cards.device.name}"
+
+
+PLAN_SERVE = Question(
+    "serve",
+    "serve so many users, each with so many tokens",
+    service_planner_answer,
+    PLANNED_SERVICE,
+    family=("plan",),
+    title="The planner of a service",
+    asks="Which cards serve these users within so many ms a token?",
+    invites="Tighten the milliseconds until the plan changes. What does a quicker answer cost?",
+    controls=("model", "gpu", "cards", "users", "context", "latency", "formats", "price"),
+    front=("model", "gpu", "cards", "users", "latency"),
+    shown=(
+        replace(MODEL, steps=MODELS, start="llama-3.1-70b"),
+        replace(GPU, steps=GPUS, start="h100-80gb"),
+        Parameter("cards").with_control("cards at most", CARDS, 16),
+        Parameter("users").with_control("users at once", USERS, 200),
+        Parameter("context").with_control("context, tokens", CONTEXTS, 8192),
+        Parameter("latency").with_control("ms a token", LATENCIES, 50),
+        Parameter("formats").with_control("formats", tuple(FORMATS), "4 bits too"),
+        PRICED,
+    ),
+)

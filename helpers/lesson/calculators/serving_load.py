@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from ...catalog.cache_formats import KV_FORMATS
-from ...catalog.devices import DEVICES, Device, device
+from ...catalog.devices import Device, device
+from ...catalog.errors import WorkbookError
 from ...catalog.gguf import refuse_file
-from ...catalog.models import MODELS
-from ...catalog.models import model as resolve_model
 from ...catalog.serve_setup import ServeSetup
 from ...memory.breakdown import format_bytes
+from ...questions.parameter import LEFT_OUT, Parameter, decimal, whole
+from ...questions.parameters import ANY_CONFIG, GPU, KV, MODEL, POWERS, SKIPPED, TENSOR_PARALLEL, WEIGHTS
+from ...questions.question import Question
+from ...questions.setups import Values
 from ...techniques.scheduling.policy import ADMISSION, Policy
 from ..drawing.loads import loads
 from ..drawing.pictures import Card
 from ..units import percent, si, three_digits
 from .answers import CalculatorAnswer, plural
-from .calculator import ANY_CONFIG, CONFIG, Calculator, Values
-from .command import Option, command, device_options, setup_options
+from .calculator import Calculator
 from .quantization import FORMATS
 from .service import (
     KV_ROOM,
@@ -87,9 +89,34 @@ class ServingLoadAnswer(Service, CalculatorAnswer):
         }
 
     @property
-    def command(self) -> str | None:
-        setup = setup_options(self.setup, "users", "context")
-        return command("load", chain(setup, device_options(self.gpu), _options(self)))
+    def question(self) -> Question:
+        return LOAD
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        load, policy, shares = self.workload, self.policy, self.efficiencies
+        own: dict[str, Any] = {}
+        if not shares.name:
+            own = {"memory_efficiency": shares.memory, "compute_efficiency": shares.compute}
+            own["overhead_ms"] = f"{shares.overhead_s * 1000:.6g}"
+        return {
+            "setup": self.setup,
+            "users": LEFT_OUT,
+            "context": LEFT_OUT,
+            "gpu": self.gpu,
+            "tensor_parallel": self.tensor_parallel,
+            "prompt": load.prompt,
+            "answer": load.answer,
+            "clients": load.clients,
+            "requests_per_s": load.requests_per_s,
+            "answer_limit": None if load.limit == load.answer else load.limit,
+            "shared": load.shared,
+            **{name: getattr(policy, name) for name in ("token_budget", "admission", "max_running")},
+            "efficiencies": shares.name,
+            "reserve": -(-self.reserve_bytes // 2**20),
+            "free_share": self.free_share,
+            **own,
+        }
 
 
 def serving_load_answer(
@@ -124,30 +151,6 @@ def serving_load_answer(
     require_budget(policy, answer.users_that_fit)
     answer.clients  # noqa: B018  refuses a rate that is too high
     return answer
-
-
-def _options(answer: ServingLoadAnswer) -> Iterator[Option]:
-    """What the parser does not have by default."""
-    asked, policy, shares = answer.workload, answer.policy, answer.efficiencies
-    given = {
-        "tensor-parallel": (answer.tensor_parallel, 1),
-        "prompt": (asked.prompt, None),
-        "answer": (asked.answer, None),
-        "clients": (asked.clients, None),
-        "requests-per-s": (asked.requests_per_s, None),
-        "answer-limit": (asked.limit, asked.answer),
-        "shared": (asked.shared, 0),
-        "token-budget": (policy.token_budget, USUAL.token_budget),
-        "admission": (policy.admission, USUAL.admission),
-        "max-running": (policy.max_running, USUAL.max_running),
-        "efficiencies": (shares.name, NIM),
-        "reserve": (-(-answer.reserve_bytes // 2**20), NOT_FREE_BYTES // 2**20),
-        "free-share": (answer.free_share, FREE_SHARE),
-    }
-    yield from ((f"--{flag}", value) for flag, (value, usual) in given.items() if value not in (None, usual))
-    if shares.name is None:
-        yield "--memory-efficiency", shares.memory, "--compute-efficiency", shares.compute
-        yield "--overhead-ms", f"{shares.overhead_s * 1000:.6g}"
 
 
 def _room(answer: ServingLoadAnswer) -> Iterator[Row]:
@@ -259,41 +262,137 @@ def _assumed(answer: ServingLoadAnswer) -> Iterator[str]:
 
 def serving_load(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls: `serving_load(model="llama-3-8b", gpu="l4", mix="chat")`."""
-    powers = tuple(2**power for power in range(17))
-    controls = {
-        "model": ("model", tuple(MODELS), "llama-3-70b"),
-        CONFIG: ANY_CONFIG,
-        "gpu": ("GPU", tuple(DEVICES), "h100-80gb"),
-        "tensor_parallel": ("tensor parallel", (1, 2, 4, 8), 2),
-        "weights": ("weights", FORMATS, "fp8-e4m3"),
-        "kv": ("KV cache", KV_FORMATS, "fp8-e4m3"),
-        "mix": ("lengths", (*MIXES, CUSTOM), NIM),
-        "clients": ("clients", (1, 2, 5, 10, 25, 50, 100, 150, 200, 250, 500, 1000), 50),
-        "prompt": ("prompt, tokens", powers[4:], 1024),
-        "answer": ("answer, tokens", powers[2:13], 256),
-        "shared": ("prefix, tokens", (0, *powers[6:14]), 0),
-        "answer_limit": ("limit, × answer", (1, 2, 4, 8), 1),
-        "admission": ("admission", ADMISSION, USUAL.admission),
-        "token_budget": ("token budget", powers[6:15], USUAL.token_budget),
-        "max_running": ("most running", powers[3:11], USUAL.max_running),
-        "efficiencies": ("efficiencies", tuple(NAMED), NIM),
-        "reserve": ("reserve, MiB", (0, 512, 1024, NOT_FREE_BYTES // 2**20, 4096), NOT_FREE_BYTES // 2**20),
-    }
-
-    def used(values: Values) -> set[str]:
-        return set(controls) - (set() if values["mix"] == CUSTOM else {"prompt", "answer"})
-
-    invites = "Move clients past the saturation point: what rises, and what does not? Then set the lengths to code."
-    return Calculator(_compute, controls, start, invites, used)
+    return Calculator(LOAD, start)
 
 
-def _compute(
-    model: str, gpu: str, mix: str, prompt: int, answer: int, reserve: int, tensor_parallel: int, **chosen: Any
+def _ask(
+    model: str,
+    weights: str,
+    kv: str,
+    gpu: str,
+    mix: str | None = None,
+    prompt: int | None = None,
+    answer: int | None = None,
+    skipped: tuple[str, ...] | None = None,
+    free_share: float = FREE_SHARE,
+    **said: Any,
 ) -> ServingLoadAnswer:
-    setup = ServeSetup(resolve_model(model), chosen["weights"], chosen["kv"], context=1)
-    prompt, answer = (prompt, answer) if mix == CUSTOM else lengths(mix)
-    limit = chosen["answer_limit"] * answer
-    workload = Workload(prompt, answer, chosen["clients"], answer_limit=limit, shared=chosen["shared"])
-    policy = Policy(**{name: chosen[name] for name in ("token_budget", "admission", "max_running")})
-    shares = chosen["efficiencies"]
-    return serving_load_answer(setup, gpu, workload, policy, shares, tensor_parallel, reserve * 2**20)
+    setup = ServeSetup(model, weights, kv, context=1, skipped=skipped)
+    typed = prompt, answer
+    if (mix is None) == (None in typed) or (mix and typed != (None, None)):
+        what = "no lengths" if mix is None else "lengths twice"
+        raise WorkbookError(what, "--prompt and --answer, or --mix with both", "add --mix chat, and nothing else")
+    policy = Policy(**{name: said[name] for name in ("token_budget", "admission", "max_running")})
+    prompt, answer = lengths(mix) if mix else typed
+    load = {name: said.get(name) for name in ("clients", "requests_per_s", "answer_limit", "shared")}
+    workload, shares = Workload(prompt, answer, **load), _efficiencies_of(said)  # type: ignore[arg-type]
+    room = (said["tensor_parallel"], said["reserve_bytes"], free_share)
+    return serving_load_answer(setup, gpu, workload, policy, shares, *room)
+
+
+def _efficiencies_of(said: Values) -> Efficiencies:
+    named, overhead_ms = efficiencies_of(said["efficiencies"]), said.get("overhead_ms")
+    memory, compute = (
+        known if said.get(name) is None else said[name]
+        for name, known in (("memory_efficiency", named.memory), ("compute_efficiency", named.compute))
+    )
+    own = (memory, compute) != (named.memory, named.compute) or overhead_ms is not None
+    if not own:
+        return named
+    return Efficiencies(memory, compute, named.overhead_s if overhead_ms is None else overhead_ms / 1000)
+
+
+def _means(said: dict[str, Any]) -> dict[str, Any]:
+    """Lengths of a mix, or those of two controls; the limit in answers."""
+    own = (said["prompt"], said["answer"])
+    prompt, answer = own if said["mix"] == CUSTOM else lengths(said["mix"])
+    limit = said["answer_limit"] * answer
+    return said | {"mix": None, "prompt": prompt, "answer": answer, "answer_limit": limit}
+
+
+def _used(values: Values) -> set[str]:
+    return set(LOAD.controls) - (set() if values["mix"] == CUSTOM else {"prompt", "answer"})
+
+
+_KEPT_MIB = NOT_FREE_BYTES // 2**20
+LOAD = Question(
+    "load",
+    "a service under load: time to first token, inter-token latency, throughput, users that fit, saturation",
+    _ask,
+    (
+        replace(MODEL, start="llama-3-70b"),
+        replace(WEIGHTS, steps=FORMATS, start="fp8-e4m3"),
+        SKIPPED,
+        replace(KV, start="fp8-e4m3"),
+        replace(GPU, required=True, start="h100-80gb"),
+        replace(TENSOR_PARALLEL, start=2),
+        Parameter(
+            "mix",
+            f"mean lengths of {', '.join(MIXES)} (NVIDIA's 5,000 and 500), in place of --prompt and --answer",
+            label="lengths",
+            steps=(*MIXES, CUSTOM),
+            start=NIM,
+        ),
+        Parameter("prompt", "tokens of a prompt, on average", type=whole).with_control(
+            "prompt, tokens", POWERS[4:], 1024
+        ),
+        Parameter("answer", "tokens of an answer, on average", type=whole).with_control(
+            "answer, tokens", POWERS[2:13], 256
+        ),
+        Parameter("clients", "how many each wait for an answer, then ask again", type=whole).with_control(
+            "clients", (1, 2, 5, 10, 25, 50, 100, 150, 200, 250, 500, 1000), 50
+        ),
+        Parameter("requests_per_s", "in place of --clients", type=decimal, metavar="RATE"),
+        Parameter(
+            "answer_limit",
+            "the longest answer (default: --answer)",
+            type=whole,
+            metavar="TOKENS",
+            label="limit, × answer",
+            steps=(1, 2, 4, 8),
+            start=1,
+        ),
+        Parameter("shared", "tokens of the prompt that are found in the cache", 0, whole).with_control(
+            "prefix, tokens", (0, *POWERS[6:14])
+        ),
+        Parameter(
+            "token_budget", "tokens that one step computes", USUAL.token_budget, whole, metavar="TOKENS"
+        ).with_control("token budget", POWERS[6:15]),
+        Parameter("admission", ", ".join(ADMISSION), USUAL.admission).with_control("admission", ADMISSION),
+        Parameter("max_running", "requests at most", USUAL.max_running, whole, metavar="N").with_control(
+            "most running", POWERS[3:11]
+        ),
+        Parameter(
+            "efficiencies",
+            f"of bandwidth, FLOP rate and step: {', '.join(NAMED)} (default {NIM}); the next three change one of them",
+            NIM,
+        ).with_control("efficiencies", tuple(NAMED)),
+        Parameter("memory_efficiency", "of the bandwidth", type=decimal, metavar="SHARE"),
+        Parameter("compute_efficiency", "of the FLOP rate", type=decimal, metavar="SHARE"),
+        Parameter("overhead_ms", "added to each step", type=decimal, metavar="MS"),
+        Parameter(
+            "free_share", "of what weights and reserve leave, for the KV pool", FREE_SHARE, decimal, metavar="SHARE"
+        ),
+        Parameter(
+            "reserve",
+            "MiB of the GPU kept for the context and what else PyTorch does not count",
+            _KEPT_MIB,
+            whole,
+            metavar="MIB",
+            label="reserve, MiB",
+            steps=(0, 512, 1024, _KEPT_MIB, 4096),
+        ),
+        ANY_CONFIG,
+    ),
+    units="bytes and seconds",
+    title="A service under load",
+    asks="Which latency at which load, and where is the limit?",
+    invites="Move clients past the saturation point: what rises, and what does not? Then set the lengths to code.",
+    controls=(
+        *("model", "config", "gpu", "tensor_parallel", "weights", "kv", "mix", "clients", "prompt", "answer", "shared"),
+        *("answer_limit", "admission", "token_budget", "max_running", "efficiencies", "reserve"),
+    ),
+    front=("model", "gpu", "tensor_parallel", "mix", "clients"),
+    used=_used,
+    means=_means,
+)

@@ -5,17 +5,19 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 from ...catalog.devices import Device, device
+from ...catalog.engines import ENGINES
 from ...catalog.hardware import dequantized, reference_of, without_cuda
 from ...catalog.serve_setup import PIECE_TOKENS, ServeSetup
 from ...memory import budget
 from ...memory.breakdown import Moment, Part, Point, format_bytes
 from ...memory.serve.engines.weights import longest_context
+from ...questions.parameter import Parameter, decimal, whole
+from ...questions.parameters import GPU, MODEL, RESERVE, SERVED
+from ...questions.question import Question
 from .answers import MemoryAnswer, first_over, row, weights_do_not_fit
-from .command import command, setup_options
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,12 @@ class ServingAnswer(MemoryAnswer):
         return f"Serving {model}: {size} at the peak, {self.predicted.peak.when}"
 
     @property
-    def command(self) -> str | None:
-        return command("serve", chain(setup_options(self.predicted.setup), self.device_options()))
+    def question(self) -> Question:
+        return SERVE
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        return {"setup": self.predicted.setup, **self.on_card}
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -156,3 +162,28 @@ def serving_answer(
     predicted = budget.serve(run, card or reference_of(run))
     stored = "" if run is setup else setup.weights
     return ServingAnswer(predicted.parts, card, predicted, stored, reserve_bytes=reserve_bytes)
+
+
+ENGINE_GROUP = "of an engine that takes its share of the card before a request comes"
+POOLED = tuple(  # what the engine says, and not the setup
+    replace(parameter, group=ENGINE_GROUP)
+    for parameter in (
+        Parameter(
+            "engine",
+            f"{', '.join(ENGINES)}; default: the forward of Transformers, a long prompt in pieces",
+            completes=tuple(ENGINES),
+        ),
+        Parameter("engine_version", "as in 0.19; default: the newest that is known", metavar="V"),
+        Parameter("tensor", "tensor parallel ranks (default 1)", type=whole, metavar="N"),
+        Parameter("pipeline", "stages of a pipeline (default 1)", type=whole, metavar="N"),
+        Parameter("share", "of the whole card (gpu_memory_utilization); default: its version's", type=decimal),
+        Parameter("max_seqs", "sequences at once (max_num_seqs); default: by card", type=whole, metavar="N"),
+    )
+)
+SERVE = Question(
+    "serve",
+    "one replica: weights, KV cache, and what prefill and decoding take",
+    serving_answer,
+    (MODEL, *SERVED, *POOLED, GPU, RESERVE),
+    setup=ServeSetup,
+)

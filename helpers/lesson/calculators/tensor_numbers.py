@@ -9,12 +9,13 @@ from typing import Any
 
 from ...catalog.errors import require_name, require_whole
 from ...catalog.floats import FLOAT_FORMATS
+from ...questions.parameter import Parameter, whole
+from ...questions.question import UNKNOWN, Question
 from ..drawing.pictures import Card
 from ..drawing.ranges import RangeRow, ranges
 from ..units import share_of_all
 from .answers import CalculatorAnswer
 from .calculator import Calculator
-from .command import command
 from .histograms import Fates, Histogram, Reach, histogram_of, stored_histograms
 from .stored import PLAIN
 
@@ -49,12 +50,13 @@ class TensorNumbersAnswer(CalculatorAnswer):
         return f"{self.tensor.name}{times} in {self.chosen}: {share_of_all(now)} become 0{without}"
 
     @property
-    def command(self) -> str | None:
-        if stored_histograms().get(self.tensor.name) != self.tensor:
-            return None
-        scale = (f"--scale={self.scale}",) if self.scale < 0 else ("--scale", self.scale)
-        options = [("--format", self.chosen)] if self.chosen != "fp16" else []
-        return command("tensor", [(self.tensor.name,), *options, *([scale] if self.scale else [])], family=())
+    def question(self) -> Question:
+        return TENSOR
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        stored = stored_histograms().get(self.tensor.name) == self.tensor
+        return {"tensor": self.tensor.name if stored else UNKNOWN, "format": self.chosen, "scale": self.scale}
 
     def lines(self) -> Iterator[str]:
         """One line per format: what it holds, and what is lost as the tensor is, and times the scale."""
@@ -139,10 +141,32 @@ def tensor_answer(tensor: str | Histogram, format: str = "fp16", scale: int = 0)
 def tensor_numbers(**start: object) -> Calculator:
     """The live calculator. `start` moves its controls, and brings a tensor of your own:
     `tensor_numbers(tensor=Histogram.of("my gradients", values), format="bf16")`."""
-    controls = {
-        "tensor": ("tensor", tuple(stored_histograms()), "activation gradients"),
-        "format": ("format", PLAIN, "fp16"),
-        "scale": ("scale 2 to the", tuple(range(-16, 41)), 0),
-    }
-    invites = "Move the scale until values are too large: how many still become 0? Then the same for weight gradients."
-    return Calculator(tensor_answer, controls, start, invites)
+    return Calculator(TENSOR, start)
+
+
+TENSOR = Question(
+    "tensor",
+    "a tensor in every format: what becomes 0, what is too large",
+    tensor_answer,
+    (
+        Parameter(
+            "tensor",
+            f"of the small model: {', '.join(stored_histograms())}",
+            metavar="TENSOR",
+            by_position=True,
+            label="tensor",
+            steps=tuple(stored_histograms()),
+            start="activation gradients",
+        ),
+        Parameter("format", f"the one that is explained: {', '.join(PLAIN)}", "fp16").with_control("format", PLAIN),
+        Parameter("scale", "power of two that it is multiplied by", 0, whole).with_control(
+            "scale 2 to the", tuple(range(-16, 41))
+        ),
+    ),
+    family=(),
+    units="",
+    title="A tensor in fewer bits",
+    asks="How much of a tensor is lost in each format?",
+    invites="Move the scale until values are too large: how many still become 0? Then the same for weight gradients.",
+    controls=("tensor", "format", "scale"),
+)

@@ -7,24 +7,25 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from ...catalog.devices import DEVICES, Device, device
+from ...catalog.devices import Device, device
 from ...catalog.errors import WorkbookError
 from ...catalog.hardware import REFERENCE, without_cuda
 from ...catalog.recipes import PRECISIONS
 from ...catalog.split import Split
-from ...catalog.train_setup import OFFLOADS, TrainSetup
+from ...catalog.train_setup import TrainSetup
 from ...memory import budget
 from ...memory.breakdown import Breakdown, format_bytes
 from ...memory.fit import reserve_growth
 from ...memory.step.ranks import zero as sharding
 from ...memory.step.ranks.zero import Traffic
+from ...questions.parameter import Parameter
+from ...questions.parameters import ANY_CONFIG, GPU, MODEL, RESERVE, TRAINED, changed, trained_models
+from ...questions.question import Question
 from ..drawing.bars import stacked_bars
 from ..drawing.pictures import Card
 from ..units import percent, si
 from .answers import MemoryAnswer, mark, plural, row
-from .calculator import ANY_CONFIG, CONFIG, Calculator
-from .choices import MICRO_BATCHES, POLICIES, RESERVE, SEQUENCES, reserve_bytes, train_setup, trained_models
-from .command import command, setup_options
+from .calculator import Calculator
 
 NAMES = ("no ZeRO", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 NEVER_DIVIDED = ("activations", "logits", "workspace")
@@ -106,10 +107,14 @@ class ZeroAnswer(MemoryAnswer):
         return f"{self.setup.model.name}, {NAMES[self.setup.zero]} on {ranks}: {size} on each"
 
     @property
-    def command(self) -> str | None:
-        asked = self.link_asked if isinstance(self.link_asked, str | None) else f"{self.link_asked / 1e9:g}"
-        link = [("--link", asked)] if asked is not None else []
-        return command("zero", chain(setup_options(self.setup), self.device_options(), link))
+    def question(self) -> Question:
+        return ZERO_STAGES
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        rate = self.link_asked
+        link = f"{rate / 1e9:g}" if isinstance(rate, int | float) else rate
+        return {"setup": self.setup, **self.on_card, "link": link}
 
     def lines(self) -> Iterator[str]:
         return chain(_table(self), _held(self), _sent(self))
@@ -342,28 +347,60 @@ def _time(answer: ZeroAnswer) -> Iterator[str]:
 
 
 def zero(**start: object) -> Calculator:
-    """The live calculator. `start` moves its controls: `zero(model="llama-2-70b", ranks=16, stage=3)`."""
-    controls = {
-        "model": ("model", trained_models(), "llama-2-7b"),
-        CONFIG: ANY_CONFIG,
-        "gpu": ("GPU", tuple(DEVICES), "a100-40gb"),
-        "precision": ("precision", SHARDED_PRECISIONS, "megatron-bf16"),
-        "stage": ("ZeRO stage", (0, 1, 2, 3), 1),
-        "ranks": ("world size", tuple(2**power for power in range(13)), 8),
-        "link": ("link", tuple(LINKS), OWN_LINK),
-        "micro_batch": ("micro-batch", MICRO_BATCHES, 1),
-        "sequence": ("sequence, tokens", SEQUENCES, 2048),
-        "checkpointing": ("checkpointing", POLICIES, "full"),
-        "offload_optimizer": ("optimizer in", tuple(OFFLOADS), "none"),
-        "offload_parameters": ("parameters in", tuple(OFFLOADS), "none"),
-        "reserve": RESERVE,
-    }
-    invites = "Move the ZeRO stage up by one, and it fits. Move it up once more: what does a step send now?"
-    return Calculator(_compute, controls, start, invites)
+    """The live calculator. `start` moves its controls: `zero(model="llama-2-70b", ranks=16, zero=3)`."""
+    return Calculator(ZERO_STAGES, start)
 
 
-def _compute(
-    model: str, gpu: str, stage: int, ranks: int, link: str, sequence: int, reserve: int, **choices: Any
-) -> ZeroAnswer:
-    setup = train_setup(model, sequence, split=Split(ranks, stage), **choices)
-    return zero_answer(setup, gpu, LINKS[link], reserve_bytes(reserve))
+def link_of(text: str) -> str | float:
+    """A name, or a rate in bytes a second of one in GB/s: plain decimal digits only.
+
+    >>> link_of("25"), link_of("nvlink")
+    (25000000000.0, 'nvlink')
+    """
+    plain = text.isascii() and text.replace(".", "", 1).isdigit() and len(text) < 18
+    return float(text) * 1e9 if plain else text
+
+
+ZERO_STAGES = Question(
+    "zero",
+    "every ZeRO stage: bytes on a rank, bytes sent, link or arithmetic first",
+    zero_answer,
+    changed(
+        (
+            MODEL,
+            *TRAINED,
+            GPU,
+            RESERVE,
+            Parameter(
+                "link",
+                "between ranks: a link of the GPU, or GB/s one way, as in 25",
+                type=link_of,
+                label="link",
+                steps=LINKS,
+                start=OWN_LINK,
+            ),
+            ANY_CONFIG,
+        ),
+        model={"steps": trained_models(), "start": "llama-2-7b"},
+        gpu={"start": "a100-40gb"},
+        precision={"steps": SHARDED_PRECISIONS, "start": "megatron-bf16"},
+        zero={"start": 1},
+        ranks={"start": 8},
+        checkpointing={"start": "full"},
+    ),
+    setup=TrainSetup,
+    units="bytes and seconds",
+    title="ZeRO and FSDP",
+    asks="What is left on each rank, and what does a step send?",
+    invites="Move the ZeRO stage up by one, and it fits. Move it up once more: what does a step send now?",
+    controls=(
+        *("model", "config", "gpu", "precision", "zero", "ranks", "link", "micro_batch", "sequence", "checkpointing"),
+        *("offload_optimizer", "offload_parameters", "reserve"),
+    ),
+    front=("model", "gpu", "zero", "ranks", "checkpointing"),
+    presets={
+        "eight A100 of 40 GB": {"gpu": "a100-40gb", "ranks": 8},
+        "eight H100": {"gpu": "h100-80gb", "ranks": 8},
+        "four 24 GB cards": {"gpu": "rtx-4090-24gb", "ranks": 4},
+    },
+)

@@ -13,7 +13,8 @@ import pytest
 from helpers.catalog.errors import WorkbookError
 from helpers.lesson import calculators
 from helpers.lesson.calculators.addressed import CHOSEN, MOST_BYTES, OFFERED, calculator, drawn, drawn_as_json
-from helpers.lesson.calculators.calculator import CONFIG, Calculator
+from helpers.lesson.calculators.calculator import Calculator
+from helpers.questions.parameter import CONFIG
 
 NOT_PAGES = {"training_answer", "as_usual", "changes_that_fit"}
 WITHOUT_LIBRARIES = """

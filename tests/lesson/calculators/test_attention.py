@@ -84,7 +84,7 @@ def test_decode_reads_the_cache_that_the_window_leaves():
     assert "32,768 tokens" in answer.title
     assert "--sequence 32768" in answer.command
     assert "--window 1024" in answer.command
-    assert answer.asked.mask == Window(1024)
+    assert answer.asked_call.mask == Window(1024)
 
 
 def test_training_is_forward_and_backward():

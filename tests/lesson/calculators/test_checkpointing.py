@@ -6,9 +6,10 @@ import pytest
 
 from helpers.catalog import TrainSetup, WorkbookError, device
 from helpers.lesson.calculators import checkpointing, checkpointing_answer
-from helpers.lesson.calculators.checkpointing import COMPARED, POLICIES
+from helpers.lesson.calculators.checkpointing import COMPARED
 from helpers.lesson.drawing.marks import Box, Dot, Text
 from helpers.memory import budget, format_bytes
+from helpers.questions.parameters import POLICIES
 
 NO_BF16_KERNEL = ("v100-16gb", "v100-32gb", "t4-16gb")
 
@@ -116,7 +117,7 @@ def test_the_figures_are_those_of_the_answer():
 def test_the_policies_of_the_control_are_known():
     assert set(COMPARED) < set(POLICIES)
     for policy in POLICIES:
-        assert CALCULATOR.answer(model="gpt2", policy=policy, sequence=4096).setup.sequence == 1024  # all its positions
+        assert CALCULATOR.answer(model="gpt2", checkpointing=policy, sequence=4096).setup.sequence == 1024
 
 
 def test_both_pictures_show_every_policy_and_the_chosen_one():

@@ -8,10 +8,10 @@ from helpers.catalog.policies import COUNTED, POLICIES
 from helpers.lesson.calculators import checkpointing, fine_tuning, offload, training_memory, zero
 
 TRAINING = {
-    "checkpointing": (checkpointing, "policy", {}),
+    "checkpointing": (checkpointing, "checkpointing", {}),
     "offload": (offload, "checkpointing", {"question": "train"}),
     "training_memory": (training_memory, "checkpointing", {}),
-    "zero": (zero, "checkpointing", {"stage": 3}),
+    "zero": (zero, "checkpointing", {"zero": 3}),
 }
 NO_CLOSED_FORM = "offload"  # of every activation: what its peak is depends on the copies' timing
 WHOLE_LAYERS = {"none", "full", "sqrt-n", "recursive", *(f"{word}:K" for word in COUNTED)}  # what adapters' layers have

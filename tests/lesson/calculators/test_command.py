@@ -35,6 +35,7 @@ from helpers.lesson.calculators import (
     zero,
     zero_answer,
 )
+from helpers.questions.setups import setup_of
 from helpers.techniques.kv_cache import plan_of
 from helpers.techniques.scheduling import Policy
 from tests.lesson.calculators.live import live
@@ -104,11 +105,11 @@ def test_the_command_gives_the_answer_in_every_state(name, data, capsys):
 )
 def test_the_parser_makes_the_same_setup_of_it(setup, gpu, reserve):
     from helpers import cli
-    from helpers.cli.flags import device_of, reserve_bytes_of, setup_of
+    from helpers.cli.flags import device_of, reserve_bytes_of
 
     answer = training_answer(setup, gpu, reserve * 2**20)
     asked = cli._parser().parse_args(shlex.split(answer.command)[1:])
-    assert setup_of(TrainSetup, asked) == setup
+    assert setup_of(TrainSetup, vars(asked)) == setup
     assert device_of(asked) == answer.gpu
     assert gpu is None or reserve_bytes_of(asked) == reserve * 2**20
 

@@ -13,6 +13,7 @@ from helpers.lesson.drawing.marks import Box, Line, Text
 from helpers.memory import budget
 from helpers.memory import offload as closed_form
 from helpers.memory.step.ranks.zero import held
+from tests.lesson.calculators.live import boxes_of
 
 CALCULATOR = offload()
 LLAMA = ServeSetup("llama-3-70b", "fp8-e4m3")
@@ -230,8 +231,7 @@ def test_hops_are_drawn_with_the_compute_line():
 
 
 def test_the_toggle_shows_the_controls_of_its_question():
-    grid, *_ = CALCULATOR.widget().children
-    boxes = dict(zip(CALCULATOR.options, grid.children, strict=True))
+    boxes = boxes_of(CALCULATOR)
     controls = {name: box.children[0] for name, box in boxes.items()}
 
     def shown():
@@ -261,7 +261,7 @@ def test_the_controls_say_what_the_functions_are_given():
 def test_what_offloads_nothing_is_told():
     values = {**CALCULATOR.start, "question": "train", "model": "gpt2", "offload_optimizer": "none"}
     assert "this setup offloads nothing" in CALCULATOR.render({**values, "offload_parameters": "none"})
-    assert "choose zero=3" in CALCULATOR.render({**values, "stage": 2})
+    assert "choose zero=3" in CALCULATOR.render({**values, "zero": 2})
 
 
 BAD = [

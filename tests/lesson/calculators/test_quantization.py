@@ -5,7 +5,7 @@ import pytest
 from helpers.catalog import DEVICES, MODELS, ServeSetup, WorkbookError, device, model
 from helpers.catalog.devices import OFFERED
 from helpers.lesson.calculators import quantization, quantization_answer
-from helpers.lesson.calculators.quantization import FORMATS, SKIPPED
+from helpers.lesson.calculators.quantization import FORMATS, LEFT
 from helpers.lesson.drawing.marks import Box, label
 from helpers.memory import budget, format_bytes
 from helpers.memory.fit import Room, Verdict, reserve
@@ -89,7 +89,7 @@ def test_what_is_skipped_is_named_and_costs():
 
 
 def test_the_controls_say_what_the_function_is_given():
-    for words, names in SKIPPED.items():
+    for words, names in LEFT.items():
         chosen = CALCULATOR.answer(skipped=words)
         assert str(chosen) == str(quantization_answer("llama-3-70b", "nf4", "a100-40gb", names))
     assert CALCULATOR.answer(model="gpt2", context=4096).setup.context == 1024  # all its positions

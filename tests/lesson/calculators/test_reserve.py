@@ -8,11 +8,12 @@ from helpers.catalog import ServeSetup, TrainSetup, WorkbookError, device
 from helpers.catalog.split import Split
 from helpers.cli import main
 from helpers.lesson.calculators import kv_cache_answer, mesh_answer, training_answer, zero_answer
-from helpers.lesson.calculators.choices import BY_CARD, reserve_bytes
 from helpers.lesson.calculators.memory import training_memory
 from helpers.memory.fit import Room, changes, peak_bytes, reserve
 from helpers.memory.plan import Cards
 from helpers.memory.step.ranks.megatron import MegatronSetup
+from helpers.questions.parameters import BY_CARD, RESERVE
+from helpers.questions.setups import reserve_bytes
 
 SHARDED = TrainSetup("llama-3.1-8b", optimizer="adamw-fused", split=Split(8, zero=3))
 H100, A100 = device("h100"), device("a100-80gb")
@@ -64,9 +65,9 @@ def test_the_control_stands_at_what_the_card_asks_for():
     assert "up to 158.00 MiB kept for the CUDA context" in calculator.answer().sentence
     assert "512.00 MiB kept for the CUDA context" in calculator.answer(reserve=512).sentence
     assert "kept" not in calculator.answer(reserve=0).sentence
-    assert reserve_bytes(BY_CARD) is None
+    assert RESERVE.meant(BY_CARD) is None
     for wrong in (-1, "much", 1.5):
-        with pytest.raises(WorkbookError, match="the reserve"):
+        with pytest.raises(WorkbookError, match="reserve is"):
             reserve_bytes(wrong)
 
 

@@ -144,7 +144,7 @@ def test_the_figures_are_those_of_the_answer():
 
 
 def test_an_offload_without_its_stage_is_shown_as_an_error():
-    shown = CALCULATOR.render({**CALCULATOR.start, "stage": 2, "offload_parameters": "cpu"})
+    shown = CALCULATOR.render({**CALCULATOR.start, "zero": 2, "offload_parameters": "cpu"})
     assert "choose zero=3" in shown
     assert "<svg" not in shown
 

@@ -60,7 +60,14 @@ function restore() {
   const asked = new URLSearchParams(location.hash.slice(1));
   unknown = [...asked].filter(([key]) => !first.has(key));
   for (const control of controls) setValue(control, asked.get(control.name) ?? first.get(control.name));
+  open();
   forget();
+}
+
+// What an address moves behind *more* is to be seen.
+function open() {
+  const more = form.querySelector("details.more");
+  if (more) more.open ||= controls.some((control) => more.contains(control) && value(control) !== first.get(control.name));
 }
 
 function forget() {
@@ -167,6 +174,11 @@ form.addEventListener("reset", (event) => {
   for (const control of controls) setValue(control, first.get(control.name));
   forget();
   redraw();
+});
+form.querySelector(".presets")?.addEventListener("click", (event) => {
+  const values = Object.entries(JSON.parse(event.target.dataset.preset ?? "{}"));
+  for (const [key, text] of values) setValue(form.elements[key], String(text));
+  if (values.length) redraw();
 });
 file?.addEventListener("change", choose);
 play?.addEventListener("click", () => {
