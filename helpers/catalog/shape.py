@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from .errors import WorkbookError
 from .formats import NumberFormat, number_format
@@ -46,6 +46,12 @@ class Tower:
             return f"Its {self.name} are not counted: these bytes are the language model's alone."
         counted = f"Its {self.name}, {self.parameters:,} parameters, are counted in 16 bits."
         return f"{counted} {self.note}" if self.note else counted
+
+
+@lru_cache(1024)
+def _tensors_of(layer: Layer, hidden: int) -> tuple[tuple[TensorShape, str], ...]:
+    """Of eighty equal layers once."""
+    return tuple((shape, "") for shape in layer.tensors(hidden))
 
 
 @dataclass(frozen=True)
@@ -211,7 +217,7 @@ class ModelShape:
         for projection in self.projections:
             yield from ((shape, "") for shape in projection.tensors())
         for layer in self.layers:
-            yield from ((shape, "") for shape in layer.tensors(self.hidden))
+            yield from _tensors_of(layer, self.hidden)
         for _ in range(self.final_norm_parameters // self.hidden):
             yield (self.hidden,), ""
         if not self.tied:

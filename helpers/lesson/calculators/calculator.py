@@ -192,8 +192,9 @@ class Calculator:
     def _told(self, answer: CalculatorAnswer) -> Card:
         """What a picture does not show and a stored one must say: the settings, what they mean, and what to do here."""
         used = self.used(self.start)
-        settings = [f"{self.options[name][0]} {_shown(value)}" for name, value in self.start.items() if name in used]
-        said = [part for part in settings if not part.endswith(" ")]
+        said = [
+            _set(self.options[name][0], value) for name, value in self.start.items() if name in used and value != ""
+        ]
         lines = [*_wrapped(f"Set: {', '.join(said)}."), *_wrapped(answer.sentence)]
         marks = tuple(Text(MARGIN, 46 + 18 * at, line, 12.5) for at, line in enumerate(lines))
         return Card(self._to_do, 56 + 18 * len(lines), marks)
@@ -213,8 +214,14 @@ def _wrapped(text: str) -> list[str]:
     return wrap(text, LETTERS, break_on_hyphens=False)
 
 
-def _shown(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
+def _set(text: str, value: object) -> str:
+    """
+    >>> _set("sequence, tokens", 2048), _set("GPU", "h100")
+    ('sequence 2,048 tokens', 'GPU h100')
+    """
+    name, _, unit = text.partition(", ")
+    counted = isinstance(value, int)
+    return " ".join(filter(None, (name, f"{value:,}" if counted else str(value), unit if counted else "")))
 
 
 def _choices(choices: Sequence[Any], start: Any) -> list[Any]:

@@ -36,7 +36,7 @@ from ..drawing.bars import stacked_bars
 from ..drawing.pictures import Card
 from .answers import row
 from .calculator import Calculator
-from .memory import NO_CHANGE, TrainingAnswer, changes_that_fit
+from .memory import TrainingAnswer, advice, changes_that_fit
 
 FULL = "full"
 METHODS = {FULL: None, "LoRA": "lora", "DoRA": "dora", "QLoRA": "lora", "QDoRA": "dora"}  # with the adapters' kind
@@ -123,8 +123,7 @@ class FineTuningAnswer(TrainingAnswer):
         if self.room:
             yield from self.decides(self.room, self.predicted.peak_bytes)
             if not self.holds(self.predicted.peak_bytes):
-                change = next(changes_that_fit(self.setup, self.room, self.by_lengths), None)
-                yield f"The cheapest change that fits: {change}." if change else NO_CHANGE
+                yield from advice(changes_that_fit(self.setup, self.room, self.by_lengths), self.room)
         yield from self._accumulated()
         yield from without_cuda(self.gpu)
         yield from without_bf16(self.gpu, self.setup.precision_recipe.activation_format)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from typing import Any
 
 from ...catalog.devices import Device, device
@@ -13,7 +14,7 @@ from ...catalog.optimizers import BLOCK_VALUES, Blockwise, LowRank, Optimizer
 from ...catalog.train_setup import TrainSetup
 from ...memory import budget
 from ...memory.breakdown import format_bytes
-from ...memory.fit import Room, adapted, ladder
+from ...memory.fit import Fit, Room, adapted, ladder
 from ...memory.step.decoders.linears import StepWidths
 from ...questions.parameters import ADAPTED, ANY_CONFIG, GPU, MODEL, RESERVE, SPLIT, TRAINED, changed, trained_models
 from ...questions.question import Question
@@ -29,6 +30,7 @@ LOSS_SAID = {
     CUT: ("The loss is cut cross-entropy, whose logits are never in memory.",),
     TRL: ("The loss is that of TRL 1.16's SFTTrainer, which makes a tile of logits at a time, and again backward.",),
 }
+LOOKED_AT = 6  # fits behind the cheapest
 NO_CHANGE = "No change that is known here makes it fit: shard it, offload it, or take a larger GPU."
 
 
@@ -69,8 +71,7 @@ class TrainingAnswer(MemoryAnswer):
         in_stages = self.predicted.setup.split.pipeline > 1  # whose ranks are not alike, and begin in the middle
         yield from () if self.traced or in_stages else first_over(self.predicted.moments, room)
         if not self.holds(need) and not in_stages:
-            change = next(changes_that_fit(self.predicted.setup, room, self.by_lengths), None)
-            yield f"The cheapest change that fits: {change}." if change else NO_CHANGE
+            yield from advice(changes_that_fit(self.predicted.setup, room, self.by_lengths), room)
         yield from self._accumulated()
         yield from without_cuda(gpu)
         yield from without_bf16(gpu, self.predicted.setup.precision_recipe.activation_format)
@@ -228,21 +229,32 @@ def _per_layer(predicted: budget.TrainBudget) -> str:
     return f"{layers} layers checkpointed by {every}; {saved} a layer while its segment is recomputed"
 
 
-def changes_that_fit(setup: TrainSetup, room: Room, by_lengths: bool = False) -> Iterator[str]:
+def changes_that_fit(setup: TrainSetup, room: Room, by_lengths: bool = False) -> Iterator[Fit]:
     """Changes that bring the peak into `room`, the cheapest in time and quality first, then adapters.
 
-    Only what `setup` does not do already is offered, on one rank. Each is told with the peak it leads to, and with
-    what holes beside the tensors ask for; with costs and with more GPUs they are in `helpers.memory.fit`. None changes
-    the micro-batch where it is told `by_lengths`.
+    Only what `setup` does not do already is offered, on one rank; with more GPUs they are in `helpers.memory.fit`. None
+    changes the micro-batch where it is told `by_lengths`.
     """
-    for fit in ladder(setup, room.for_tensors_bytes, room.card):
-        if by_lengths and "micro_batch" in fit.fields:
-            continue
-        yield f"{fit.change} ({peak_in(room, fit.peak_bytes)})"
-    for fit in adapted(setup, room.for_tensors_bytes, room.card):
-        if by_lengths and "micro_batch" in fit.fields:
-            continue
-        yield f"{fit.change} ({peak_in(room, fit.peak_bytes)}), which trains an adapter and not every weight"
+    asked = (setup, room.for_tensors_bytes, room.card)
+    for fit in chain(ladder(*asked), adapted(*asked)):
+        if not (by_lengths and "micro_batch" in fit.fields):
+            yield fit
+
+
+def advice(fits: Iterator[Fit], room: Room) -> Iterator[str]:
+    """The cheapest change with its cost, and the next that is not the same with more."""
+    first = next(fits, None)
+    if first is None:
+        yield NO_CHANGE
+        return
+    yield f"The cheapest change that fits: {_offer(first, room)}"
+    parts = set(first.change.split(", "))
+    others = (fit for fit in islice(fits, LOOKED_AT) if not parts <= set(fit.change.split(", ")))
+    yield from (f"The next: {_offer(other, room)}" for other in islice(others, 1))
+
+
+def _offer(fit: Fit, room: Room) -> str:
+    return f"{fit.change} ({peak_in(room, fit.peak_bytes)}). Its cost: {fit.costs}."
 
 
 def peak_in(room: Room, peak_bytes: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from ...catalog.adapters import ALL_LINEAR, Adapter
@@ -71,8 +71,9 @@ class PreferenceAnswer(MemoryAnswer):
         yield from self.decides(self.room, need)
         yield from first_over(self.predicted.moments, self.room)
         if not self.holds(need):
-            change = next(changes(setup, self.room), None)
-            yield f"The cheapest change that fits: {change}." if change else NO_CHANGE
+            first, *others = (*islice(changes(setup, self.room), 2), None)
+            yield f"The cheapest change that fits: {first}." if first else NO_CHANGE
+            yield from (f"The next: {other}." for other in others if other)
         yield from without_cuda(self.gpu)
         yield from without_bf16(self.gpu, setup.train.precision_recipe.activation_format)
 
