@@ -53,6 +53,7 @@ class Chain:
         self._weights()
         self._spots: dict[int, list[Live]] = {}
         self._forward_spots: list[Live] = []
+        self.flops = self.backward_flops = self.flops_again = 0  # of a micro-batch; what checkpoints run again is apart
         self._step()
 
     # --- what is trained ---------------------------------------------------------------------------------------------
@@ -174,6 +175,7 @@ class Chain:
             self.now += Live(0, self.residual)
 
     def _leave(self, run: LayerRun, held: bool) -> None:
+        self.flops += run.flops
         self.now += run.left(held) + Live(self.residual) + run.cached
         self._cached += run.cached
 
@@ -188,6 +190,8 @@ class Chain:
             spots, made = self._gradients_of(at, run, freed)
             self._spots.setdefault(at, []).extend(self.now + spot for spot in spots)
             self.now += made - freed
+            self.backward_flops += run.backward_flops
+            self.flops_again += run.flops_again
             if self.given and at == len(self.model.layers) - 1:
                 self.now += Live(self.residual)
             return
@@ -198,16 +202,19 @@ class Chain:
         self.now += last.asking
         *before, end = segment.parts or [Segment(one, one + 1, AGAIN) for one in range(segment.start, segment.stop)]
         spots, cached, self._forward_spots, self._cached = self._forward_spots, self._cached, [], Live()
+        flops, self.flops = self.flops, 0
         for part in before:
             self._forward(part, held=part.start == segment.start and not given_up)
         if segment.parts:
             self.now += Live(0, self.residual if before else 0)
         else:
             self._forward_spots.append(self.now + last.again)
+            self.flops += last.flops_until_last_kept
             self.now += last.left(held=not (before or given_up))
         self.now -= self._cached + last.asking
         self._spots.setdefault(at, []).extend(self._forward_spots)
         self._forward_spots, self._cached = spots, cached
+        self.flops, self.flops_again = flops, self.flops_again + self.flops
         for part in (end, *reversed(before)):
             self._backward(part, part.start == segment.start and not given_up, inner=bool(segment.parts))
         if not held and not given_up:
@@ -238,10 +245,12 @@ class Chain:
         self._forward_spots = [*(spot + named for spot in in_model), before + self.end]
         tape.cached.clear()
         self.tail_bytes = tape.live
+        self.flops += (of_tail := tape.flops)
         del loss
         assert node
         before -= self._cached
         tape.backward(node, 1, FP32)
+        self.backward_flops += tape.flops - of_tail
         self.tail = {point: before + live for point, live in tape.stages.items()}
         self.tail_arrivals = [one._replace(live=before + one.live) for one in tape.arrivals]
         node = None

@@ -8,7 +8,6 @@ the root, and a layer is whole while it is at work, and while the one beside it 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
@@ -164,36 +163,22 @@ class Buckets:
     def __init__(self, setup: TrainSetup) -> None:
         model = setup.model
         inside = [list(layer.tensors(model.hidden)) for layer in model.layers]
-        outside, places = list(model.tensors()), list[int | None]()
+        outside = list(model.tensors())
         behind = 1 - model.tied + model.final_norm_parameters // model.hidden + bool(model.lm_head_bias)
         before = len(outside) - sum(map(len, inside)) - behind
-        places = [OUTSIDE] * before + [at for at, shapes in enumerate(inside) for _ in shapes] + [OUTSIDE] * behind
-        tensors = list(zip(model.tensors(), places, strict=True))
+        places: list[int | None] = [OUTSIDE] * before + [at for at, shapes in enumerate(inside) for _ in shapes] + [OUTSIDE] * behind
+        numbers = zero.numbered(model, zero.BUCKET_BYTES // setup.precision_recipe.weight_bytes)
         values: Counter[int] = Counter()
-        self.waiting: dict[int | None, list[tuple[TensorShape, int]]] = {
-            at: [] for at in (OUTSIDE, *range(len(inside)))
-        }
-        for (shape, at), bucket in zip(reversed(tensors), self._numbers(setup, tensors), strict=True):
+        self.waiting: dict[int | None, list[tuple[TensorShape, int]]] = {at: [] for at in places}
+        for at, (bucket, shape) in zip(reversed(places), numbers, strict=True):
+            if setup.zero == 3:
+                bucket = len(inside) if at is OUTSIDE else len(inside) - 1 - at
             values[bucket] += prod(shape)
             self.waiting[at].append((shape, bucket))
         recipe = setup.precision_recipe
         self.flats = [rounded(values[at] * recipe.grad_bytes) for at in range(len(values))]
         self.whole = [rounded(values[at] * min(recipe.grad_bytes, recipe.weight_bytes)) for at in range(len(values))]
         self.missing = Counter(bucket for of in self.waiting.values() for _, bucket in of)
-
-    @staticmethod
-    def _numbers(setup: TrainSetup, tensors: list[tuple[TensorShape, int | None]]) -> Iterator[int]:
-        """The bucket of each tensor, the last first."""
-        if setup.zero == 3:
-            layers = len(setup.model.layers)
-            yield from (layers if at is None else layers - 1 - at for _, at in reversed(tensors))
-            return
-        bucket, filled, most = 0, 0, zero.BUCKET_BYTES // setup.precision_recipe.weight_bytes
-        for shape, _ in reversed(tensors):
-            if filled >= most:
-                bucket, filled = bucket + 1, 0
-            filled += prod(shape)
-            yield bucket
 
     def arrived(self, at: int | None, shape: TensorShape) -> int | None:
         """The bucket that this gradient has filled. Of equal shapes in a layer the last parameter's comes first."""

@@ -8,13 +8,14 @@ sent is counted on a ring.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from math import prod
 
 from ....catalog.errors import WorkbookError, require_number, require_whole
+from ....catalog.layers import TensorShape
 from ....catalog.shape import ModelShape
 from ....catalog.train_setup import OFFLOADS, TrainSetup
 from ...breakdown import Breakdown
@@ -156,28 +157,25 @@ def buckets(setup: TrainSetup) -> tuple[int, ...]:
 
 @lru_cache(maxsize=64)
 def _buckets(model: ModelShape, most: int) -> tuple[int, ...]:
-    """No tensor is divided: a bucket is full when `most` values are in it."""
-    sizes = [prod(shape) for shape in model.tensors()]
-    groups: list[int] = []
-    for values in reversed(sizes):
-        if not groups or groups[-1] >= most:
-            groups.append(0)
-        groups[-1] += values
-    return tuple(groups)
+    values: Counter[int] = Counter()
+    for number, shape in numbered(model, most):
+        values[number] += prod(shape)
+    return tuple(values.values())
+
+
+def numbered(model: ModelShape, most: int) -> Iterator[tuple[int, TensorShape]]:
+    """Each tensor with its bucket's number, the last first. None is divided: a bucket of `most` values is full."""
+    number = filled = 0
+    for shape in reversed(list(model.tensors())):
+        if filled >= most:
+            number, filled = number + 1, 0
+        filled += prod(shape)
+        yield number, shape
 
 
 def flats(setup: TrainSetup) -> tuple[Flat, ...]:
     """Every flat of a setup; at stage 3 the root's is the first."""
-    return tuple(Flat(values, setup.ranks) for values in _values(setup))
-
-
-def _values(setup: TrainSetup) -> tuple[int, ...]:
-    return units(setup.model) if setup.zero == 3 else buckets(setup)
-
-
-def _counted(setup: TrainSetup) -> list[tuple[Flat, int]]:
-    """Each kind of flat, and how many there are: of eighty equal layers one."""
-    return [(Flat(values, setup.ranks), count) for values, count in Counter(_values(setup)).items()]
+    return tuple(Flat(values, setup.ranks) for values in (units(setup.model) if setup.zero == 3 else buckets(setup)))
 
 
 def held(setup: TrainSetup) -> Tiers:
@@ -192,7 +190,14 @@ def held(setup: TrainSetup) -> Tiers:
 
     Llama-2-7B, FP32, AdamW, stage 3, 4 ranks: 6.28 GiB of parameters, as much of gradients, 12.55 of states.
     """
-    parts = {"parameters": _parameters(setup), "gradients": _gradients(setup), "optimizer": _optimizer(setup)}
+    laid, whole, recipe = flats(setup), setup.model.parameters, setup.precision_recipe
+    shards, padded = sum(flat.shard for flat in laid), sum(flat.padded for flat in laid)
+    parts = {
+        "parameters": (whole, padded, padded, shards)[setup.zero] * recipe.weight_bytes,
+        # DDP's are views of the buckets that were all-reduced, so padded; those of stage 1 are as backward left them
+        "gradients": (padded, whole, shards, shards)[setup.zero] * recipe.grad_bytes,
+        "optimizer": _optimizer(setup, laid),
+    }
     optimizer = setup.offload_optimizer
     tiers = {"parameters": [setup.offload_parameters], "optimizer": [optimizer], "gradients": ["none"]}
     if setup.zero >= 2:
@@ -203,43 +208,16 @@ def held(setup: TrainSetup) -> Tiers:
     return Tiers(device, host, nvme)
 
 
-def _parameters(setup: TrainSetup) -> int:
-    """Whole in DDP, padded whole in stages 1 and 2, a shard in stage 3."""
-    width = setup.precision_recipe.weight_bytes
-    if setup.zero == 0:
-        return setup.model.parameters * width
-    return width * (_shards(setup) if setup.zero == 3 else _padded(setup))
-
-
-def _gradients(setup: TrainSetup) -> int:
-    """DDP's are views of the buckets that were all-reduced, so padded; those of stage 1 are as backward left them."""
-    width = setup.precision_recipe.grad_bytes
-    if setup.zero == 1:
-        return setup.model.parameters * width
-    return width * (_shards(setup) if setup.zero else _padded(setup))
-
-
-def _optimizer(setup: TrainSetup) -> int:
+def _optimizer(setup: TrainSetup, laid: Sequence[Flat]) -> int:
     recipe, rule = setup.precision_recipe, setup.optimizer_rule
-    copy = recipe.master_bytes if setup.offload_optimizer == "none" else recipe.optimized_bytes
+    width, ranks = recipe.optimized_bytes, setup.ranks if setup.zero else 1
     if rule.factored or not setup.zero:
-        trained = Counter(setup.model.trained())
-        whole = sum(
-            count * rule.state_bytes(shape, recipe.optimized_bytes, role) for (shape, role), count in trained.items()
-        )
-        states = -(-whole // (setup.ranks if setup.zero else 1))
-        return states + copy * (_shards(setup) if setup.zero else setup.model.parameters)
-    states = sum(count * rule.state_bytes((flat.shard,), recipe.optimized_bytes) for flat, count in _counted(setup))
-    return states + copy * _shards(setup)
-
-
-def _shards(setup: TrainSetup) -> int:
-    """Values of all shards that one rank has."""
-    return sum(count * flat.shard for flat, count in _counted(setup))
-
-
-def _padded(setup: TrainSetup) -> int:
-    return sum(count * flat.padded for flat, count in _counted(setup))
+        trained = Counter(setup.model.trained()).items()
+        states = -(-sum(count * rule.state_bytes(shape, width, role) for (shape, role), count in trained) // ranks)
+    else:
+        states = sum(rule.state_bytes((flat.shard,), width) for flat in laid)
+    values = sum(flat.shard for flat in laid) if setup.zero else setup.model.parameters
+    return states + values * (recipe.master_bytes if setup.offload_optimizer == "none" else width)
 
 
 def traffic(setup: TrainSetup, micro_batches: int | None = None) -> Traffic:
@@ -285,7 +263,8 @@ def link_bytes(setup: TrainSetup, micro_batches: int | None = None) -> LinkBytes
     optimizer, parameters = setup.offload_optimizer != "none", setup.offload_parameters != "none"
     if not (optimizer or parameters):
         return LinkBytes()
-    shards, recipe, tiers = _shards(setup), setup.precision_recipe, held(setup)
+    laid, recipe, tiers = flats(setup), setup.precision_recipe, held(setup)
+    shards = sum(flat.shard for flat in laid)
     passes = micro_batches if setup.zero >= 2 else 1
     updated = shards * recipe.weight_bytes
     down = up = 0
@@ -293,8 +272,7 @@ def link_bytes(setup: TrainSetup, micro_batches: int | None = None) -> LinkBytes
         down += passes * shards * recipe.grad_bytes
         up += 0 if parameters else updated
     if parameters:
-        root = flats(setup)[0].shard
-        up += micro_batches * (2 * shards - root) * recipe.weight_bytes
+        up += micro_batches * (2 * shards - laid[0].shard) * recipe.weight_bytes
         down += 0 if optimizer else updated
     states = tiers.nvme["optimizer"] + tiers.nvme["gradients"]
     on_disk = setup.offload_parameters == "nvme"
