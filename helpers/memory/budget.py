@@ -21,7 +21,6 @@ from .serve.serving import decode_bytes as decode_bytes
 from .serve.serving import serve as serve
 from .serve.weights import weight_bytes as weight_bytes
 from .step.flops import StepFlops, step_flops
-from .step.in_backward import StepInBackward
 from .step.kernels import has_fused_attention as has_fused_attention
 from .step.kernels import require_kernels as require_kernels
 from .step.ranks import tensor_parts
@@ -113,8 +112,7 @@ def train(setup: TrainSetup, device: str | Device | None = None, rank: int = 0) 
     if card and cuda_of(card):
         require_float8_kernels(setup, card)
     require_one_rank(setup)
-    kind = ShardedStep if setup.zero else StepInBackward if setup.in_backward else TapedStep
-    return _answered(setup, kind(setup, card), rank)
+    return _answered(setup, (ShardedStep if setup.zero else TapedStep)(setup, card), rank)
 
 
 def _of_a_part(setup: TrainSetup, split: Split, rank: int, card: Device | None) -> Step:

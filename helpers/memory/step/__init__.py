@@ -5,8 +5,7 @@
 
 On a `tape`, where autograd counts bytes, `operators` are the kernels, `decoders` the models, written as torch runs
 them, and `checkpoints` what is run again. `layer_run` runs each kind of layer once; `chain` adds the runs up in their
-order, and `step` reads its moments off. `in_backward` and `ranks` say what is otherwise where the optimizer runs inside
-the backward, or ranks share. `kernels` are a card's, `updates` what optimizers make, `frozen` what a base takes that is
-not trained. `activations` names what a layer keeps, for people; `flops` counts FLOPs. `refusals` says what has no
-answer. Imports catalog and breakdown.
+order, and `step` reads its moments off, `flops` its FLOPs. `ranks` say what is otherwise where ranks share. `kernels`
+are a card's, `updates` what optimizers make, `frozen` what a base takes that is not trained. `activations` names what a
+layer keeps, for people. `refusals` says what has no answer. Imports catalog and breakdown.
 """

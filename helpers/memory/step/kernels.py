@@ -4,28 +4,21 @@ from __future__ import annotations
 
 from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError
-from ...catalog.hardware import AttentionCall, AttentionKernel, cuda_of, library_bytes, require_float8_kernels
+from ...catalog.hardware import AttentionKernel, cuda_of, library_bytes, require_float8_kernels
 from ...catalog.layers import Attention
 from ...catalog.train_setup import TrainSetup
-from .decoders.attending import FORMULA, FUSED, has_mask
+from .decoders.attending import FORMULA, FUSED, call_of
 
 
 def kernel_of(setup: TrainSetup, card: Device | None, attention: Attention) -> str:
-    """What SDPA runs for one layer on `card`, or on a CPU where that is None: FUSED or FORMULA.
-
-    With a mask K and V have a head for each of Q's.
-    """
-    if setup.attention != "sdpa":
+    """What SDPA runs for one layer on `card`, or on a CPU where that is None: FUSED or FORMULA."""
+    cuda = cuda_of(card) if card else None
+    if setup.attention != "sdpa" or (card and cuda is None):
         return FUSED
-    if card is None:  # a CPU, whose kernel wants equal widths
+    if cuda is None:  # a CPU, whose kernel wants equal widths
         return FUSED if attention.value_width == attention.head_dim else FORMULA
-    cuda = cuda_of(card)
-    if cuda is None:
-        return FUSED
-    masked = has_mask(setup, attention)
-    kv, width = attention.heads if masked else attention.kv_heads, attention.value_width
-    call = AttentionCall(setup.attention_format, attention.head_dim, width, attention.heads, kv, masked=masked)
-    return FORMULA if cuda.attention_kernel(call) is AttentionKernel.FORMULA else FUSED
+    kernel = cuda.attention_kernel(call_of(setup, attention, attention.kv_heads))
+    return FORMULA if kernel is AttentionKernel.FORMULA else FUSED
 
 
 def has_fused_attention(setup: TrainSetup, card: Device | None) -> bool:

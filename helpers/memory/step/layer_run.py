@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -55,22 +55,12 @@ class LayerRun:
         return self.saved + (Live(0, self.input.total) if self.keeps_input else Live() - self.input)
 
 
+@dataclass(frozen=True)
 class _SameLayers:
     """A setup as far as a layer's run depends on it: not on its policy, which calculators go through."""
 
-    __slots__ = ("key", "setup")
-
-    def __init__(self, setup: TrainSetup) -> None:
-        self.setup = setup
-        shape = setup.micro_batch, setup.sequence, adds_up(setup), setup.in_backward and setup.optimizer
-        page = PAGES.get(setup.model.family)
-        self.key = id(setup.model), page, setup.precision, setup.attention, setup.masked, setup.adapter, *shape
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _SameLayers) and self.key == other.key
+    setup: TrainSetup = field(compare=False)
+    key: tuple[object, ...]
 
 
 def adds_up(setup: TrainSetup) -> bool:
@@ -90,7 +80,10 @@ def update_of(setup: TrainSetup) -> Update | None:
 
 def run_layer(setup: TrainSetup, layer: Layer, *how: Any) -> LayerRun:
     """`layer_run`, remembered."""
-    return _remembered(_SameLayers(setup), layer, *how)
+    shape = setup.micro_batch, setup.sequence, adds_up(setup), setup.in_backward and setup.optimizer
+    page = PAGES.get(setup.model.family)
+    key = id(setup.model), page, setup.precision, setup.attention, setup.masked, setup.adapter, *shape
+    return _remembered(_SameLayers(setup, key), layer, *how)
 
 
 @lru_cache(maxsize=512)

@@ -83,6 +83,15 @@ class Operators(Checkpoints):
         """A slice, in the same block; its gradient is one of all of x, with zeros elsewhere."""
         return self.shaped(Tensor(values, x.width, x.block), x)
 
+    def written_out(self, x: Tensor, values: int, width: int = 0, kept: Iterable[Tensor] = ()) -> Tensor:
+        """A tensor of its own for what is looked up, repeated, padded or added up, whose gradient is made anew."""
+        return self.shaped(self.new(values, width or x.width), x, kept)
+
+    def chosen(self, x: Tensor, values: int) -> Tensor:
+        """`topk` or `gather`, by indices that are kept."""
+        indices = self.new(values, 8)
+        return self.written_out(x, values, kept=(indices,))
+
     def negative(self, x: Tensor) -> Tensor:
         """What is subtracted: nothing is made before the backward."""
         form = x.values, x.width

@@ -1,9 +1,15 @@
-"""The moments of a training step, read off its chain: what is alive at each turning point, part by part. No torch."""
+"""The moments of a training step, read off its chain: what is alive at each turning point, part by part. No torch.
+
+An optimizer inside the backward updates each weight whose gradient is whole, and frees that: gradients are never there
+together, and the peak is where activations are most, with one gradient and what its update makes. A tied table is one
+weight with two uses: the head's part of its gradient waits through the whole backward for the embedding's.
+"""
 
 from __future__ import annotations
 
 from ...catalog.embedding_gradient import held_while_summing
 from ...catalog.layers import Layer
+from ...catalog.optimizers import EMBEDDING
 from ...catalog.train_setup import TrainSetup
 from ..breakdown import BLOCK_BYTES, Breakdown, Moment, Part, Point, rounded, tensors_bytes
 from .chain import Chain
@@ -18,6 +24,15 @@ SCALARS = 3  # the loss, the number of targets it is a mean of, and the gradient
 
 class TapedStep(Chain):
     """One step of `setup`; each method is one moment."""
+
+    def _weights(self) -> None:
+        """Inside the backward each weight has an optimizer with tables of levels; the embedding's is the last."""
+        super()._weights()
+        self.stepping = self.trained
+        if self.setup.in_backward:
+            rule, table = self.setup.optimizer_rule, (self.model.vocab, self.model.embedding_width)
+            self.optimizer_bytes += sum(rule.rule_of(*one).table_bytes(one[0]) for one in self.trained)
+            self.stepping, self.all_gradients = [(table, EMBEDDING)], tensors_bytes([table], self.grad_bytes)
 
     def moments(self) -> tuple[Moment, ...]:
         """All of them, in the order of the step."""
@@ -87,7 +102,8 @@ class TapedStep(Chain):
         if self.adapter:
             held = (self.held_by_the_loss or self.residual) + self.beside
             return self._moment(Point.EMBEDDING, Live(held + self.all_gradients, 0, self.all_gradients))
-        return self._at_embedding(tensors_bytes([(self.model.vocab, self.model.embedding_width)], self.new_bytes))
+        found = self._at_embedding(tensors_bytes([(self.model.vocab, self.model.embedding_width)], self.new_bytes))
+        return max(found, self.optimizer_step(), key=lambda one: one.total) if self.setup.in_backward else found
 
     def _at_embedding(self, table: int) -> Moment:
         waiting = table if self.model.tied else 0
@@ -106,7 +122,7 @@ class TapedStep(Chain):
     def optimizer_step(self) -> Moment:
         """Weights, gradients, states, and the copies that the optimizer makes while it steps."""
         gradients = 0 if self.accumulates else self.all_gradients
-        made = update_bytes(self.setup.optimizer_rule, self.trained, self.optimized_bytes)
+        made = update_bytes(self.setup.optimizer_rule, self.stepping, self.optimized_bytes)
         return self._moment(Point.OPTIMIZER, Live(made + self.held_by_the_loss + gradients, 0, gradients))
 
 

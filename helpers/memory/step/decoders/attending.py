@@ -67,9 +67,7 @@ class Attending(Linears):
         kv_heads = key.values // (self.tokens * width)
         shape = setup.micro_batch, attention.heads, kv_heads, setup.sequence, setup.sequence
         heads = Heads(*shape, width, attention.value_width, query.width)
-        of_heads = width, attention.value_width, attention.heads, kv_heads
-        call = AttentionCall(setup.attention_format, *of_heads, masked=self.masks(attention))
-        if self.cuda.attention_kernel(call) is not AttentionKernel.EFFICIENT:
+        if self.cuda.attention_kernel(call_of(setup, attention, kv_heads)) is not AttentionKernel.EFFICIENT:
             return [], list(*flash_backward(heads))
         in_backward = max(efficient_backward(self.cuda.capability, heads), key=sum)
         return [size for sizes in efficient_forward(heads) for size in sizes], list(in_backward)
@@ -82,7 +80,8 @@ class Attending(Linears):
         scaled = tape.elementwise(query)
         lower = [tape.new(square, 1), tape.new(square, FP32)]  # noqa: F841 - the causal mask, as bools and as numbers
         values_out = query.values // attention.head_dim * attention.value_width
-        keys, values = self._written_out_heads(key, query.values), self._written_out_heads(value, values_out)
+        keys = key if key.values == query.values else tape.written_out(key, query.values)
+        values = value if value.values == values_out else tape.written_out(value, values_out)
         apart = self.loose and not self.joins_heads
         scaled, scaled_keys = self._in_order(scaled, apart), tape.elementwise(keys)
         weights = tape.matmul(scaled, self._in_order(scaled_keys, apart and keys is key), scores, attention.head_dim)
@@ -147,12 +146,16 @@ class Attending(Linears):
             self.setup.attention == "sdpa" or self.setup.micro_batch == 1
         ):
             return tape.view(x, values)
-        return self._written_out_heads(x, values)
-
-    def _written_out_heads(self, x: Tensor, values: int) -> Tensor:
-        return x if x.values == values else self.tape.shaped(self.tape.new(values, x.width), x)
+        return tape.written_out(x, values)
 
 
 def has_mask(setup: TrainSetup, attention: Attention) -> bool:
     """Whether Transformers makes a mask: for padding, for packing, and from a sequence on as long as a window."""
     return setup.masked or (attention.window is not None and setup.sequence >= attention.window)
+
+
+def call_of(setup: TrainSetup, attention: Attention, kv_heads: int) -> AttentionCall:
+    """What SDPA is asked for. With a mask K and V have a head for each of Q's."""
+    masked, width = has_mask(setup, attention), attention.value_width
+    kv = attention.heads if masked else kv_heads
+    return AttentionCall(setup.attention_format, attention.head_dim, width, attention.heads, kv, masked=masked)

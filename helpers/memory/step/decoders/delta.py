@@ -94,16 +94,17 @@ class Hybrid(PartlyRotated, CenteredNorm, Qwen3Moe):
         batch, heads, chunks = self.setup.micro_batch, delta.value_heads, -(-self.setup.sequence // CHUNK)
         tokens = batch * heads * chunks * CHUNK
         keys, values, square = tokens * delta.key_dim, tokens * delta.value_dim, tokens * CHUNK
+        of_heads = self.tokens * heads * delta.key_dim
         if heads != delta.key_heads:
-            query, key = self._repeated_heads(query, delta), self._repeated_heads(key, delta)
+            query, key = tape.written_out(query, of_heads), tape.written_out(key, of_heads)
         query, key, value, beta, decay = [tape.cast(one, FP32) for one in (query, key, value, beta, decay)]
         query, key = self._unit(query, delta), self._unit(key, delta)
         query = tape.elementwise(query)
-        query, key, value = [self._padded(one, size) for one, size in ((query, keys), (key, keys), (value, values))]
-        beta, decay = [self._padded(one, tokens) for one in (beta, decay)]
+        query, key, value = [tape.written_out(one, size) for one, size in ((query, keys), (key, keys), (value, values))]
+        beta, decay = [tape.written_out(one, tokens) for one in (beta, decay)]
         v_beta, k_beta = tape.mul(value, beta), tape.mul(key, beta)
         mask = tape.new(CHUNK * CHUNK, 1)
-        cumulated = self._padded(decay, tokens)
+        cumulated = tape.written_out(decay, tokens)
         pairwise = self._difference(tape.view(cumulated, square), tape.view(cumulated, square))
         pairwise = tape.shaped(tape.new(square, FP32), pairwise, kept=(mask,))
         pairwise = tape.keeps_result(pairwise)
@@ -164,18 +165,11 @@ class Hybrid(PartlyRotated, CenteredNorm, Qwen3Moe):
     def _lies_by_token(self) -> bool:
         return self.width.weights == FP32 and not self.width.autocast
 
-    def _repeated_heads(self, x: Tensor, delta: Delta) -> Tensor:
-        return self.tape.shaped(self.tape.new(x.values * delta.value_heads // delta.key_heads, x.width), x)
-
     def _unit(self, x: Tensor, delta: Delta) -> Tensor:
         """`l2norm`"""
         tape = self.tape
         inverse = tape.keeps_result(tape.elementwise(tape.summed(tape.mul(x, x), x.values // delta.key_dim)))
         return tape.mul(x, inverse)
-
-    def _padded(self, x: Tensor, values: int) -> Tensor:
-        """`F.pad`, which copies where there is nothing to pad, too."""
-        return self.tape.shaped(self.tape.new(values, x.width), x)
 
     def _solved(self, system: Tensor, right: Tensor, columns: int) -> Tensor:
         """`torch.linalg.solve_triangular`, which keeps its matrix and its result."""

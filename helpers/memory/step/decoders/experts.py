@@ -26,9 +26,7 @@ class Experts(Decoder):
         logits = self._routed(x, mlp)
         probabilities = tape.cast(logits, FP32)
         probabilities = tape.keeps_result(probabilities)
-        indices = tape.new(chosen, 8)
-        scores = tape.shaped(tape.new(chosen, FP32), probabilities, kept=(indices,))
-        return logits, self._normalised(scores)
+        return logits, self._normalised(tape.chosen(probabilities, chosen))
 
     def _normalised(self, scores: Tensor) -> Tensor:
         """Divided in place by their sum, which the division keeps, and its numerator, too."""
@@ -49,16 +47,16 @@ class Experts(Decoder):
         tape, chosen = self.tape, self.tokens * mlp.experts_per_token
         order = tape.new(chosen, 8), tape.new(chosen, 8)
         index = tape.new(chosen, 8)
-        selected = tape.shaped(tape.new(chosen * self.model.hidden, x.width), x, kept=(index,))
+        selected = tape.written_out(x, chosen * self.model.hidden, kept=(index,))
         del index
-        weights = tape.shaped(tape.new(chosen, scores.width), scores, kept=(order[1],))
+        weights = tape.written_out(scores, chosen, kept=(order[1],))
         out = self.grouped(selected, mlp.expert_linears[0], mlp.experts, order[0])
         out = self.gated(out)
         out = self.grouped(out, mlp.expert_linears[1], mlp.experts, order[0])
         weighted = tape.mul(out, weights)
         inverse = tape.new(chosen, 8)
-        weighted = tape.shaped(tape.new(weighted.values, weighted.width), weighted, kept=(inverse,))
-        total = tape.shaped(tape.new(self.tokens * self.model.hidden, weighted.width), weighted)
+        weighted = tape.written_out(weighted, weighted.values, kept=(inverse,))
+        total = tape.written_out(weighted, self.tokens * self.model.hidden)
         return tape.cast(total, x.width)
 
     def grouped(self, x: Tensor, linear: Linear, experts: int, order: Tensor) -> Tensor:
@@ -116,7 +114,7 @@ class GptOss(Experts):
         weights = tape.elementwise(weights, width=max(weights.width, self.width.residual))
         sinks = tape.view(self.weight(heads), tokens * heads)
         combined = tape.joined(weights, sinks, width=weights.width)
-        combined = self._difference(combined, self._highest(combined, tokens * heads))
+        combined = self._difference(combined, tape.chosen(combined, tokens * heads))  # what is highest
         probabilities = tape.softmax(combined, combined.width, bool(self.cuda))
         scores = tape.part(probabilities, tokens * self.setup.sequence * heads)
         weights = tape.cast(scores, values.width)
@@ -126,17 +124,10 @@ class GptOss(Experts):
         output = tape.copy(output)
         return output, weights
 
-    def _highest(self, x: Tensor, rows: int) -> Tensor:
-        """`max(dim)`: keeps where it was; its gradient is one of all of x, with zeros elsewhere."""
-        tape = self.tape
-        indices = tape.new(rows, 8)
-        return tape.shaped(tape.new(rows, x.width), x, kept=(indices,))
-
     def router(self, x: Tensor, mlp: Mlp) -> tuple[Tensor, Tensor]:
         tape, chosen = self.tape, self.tokens * mlp.experts_per_token
         logits = self._routed(x, mlp)
-        indices = tape.new(chosen, 8)
-        scores = tape.shaped(tape.new(chosen, logits.width), logits, kept=(indices,))
+        scores = tape.chosen(logits, chosen)
         return logits, tape.softmax(scores, scores.width, bool(self.cuda))
 
     router_bias = True
@@ -178,9 +169,7 @@ class SharedExperts(Experts):
         x, weight = self.low(tape.cast(x, FP32), tape.cast(weight, FP32) if weight.node else weight)
         logits = tape.product(x, weight, self.tokens * mlp.experts, inner=self.model.hidden)
         scores = tape.keeps_result(logits)
-        indices = tape.new(chosen, 8)
-        scores = tape.shaped(tape.new(chosen, scores.width), scores, kept=(indices,))
-        return logits, tape.elementwise(self._normalised(scores))
+        return logits, tape.elementwise(self._normalised(tape.chosen(scores, chosen)))
 
     def _normalised(self, scores: Tensor) -> Tensor:
         return super()._normalised(scores) if self.model.config.get("norm_topk_prob", True) else scores

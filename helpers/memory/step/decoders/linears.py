@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 from ....catalog.adapters import Adapter
 from ....catalog.formats import number_format
@@ -47,20 +48,8 @@ class Linears:
 
     def __init__(self, setup: TrainSetup, tape: Operators) -> None:
         self.setup, self.tape, self.adapter = setup, tape, setup.adapter
+        self.adapted = cast(Adapter, setup.adapter)  # where it is known that there is one
         self.width, self.model, self.tokens = StepWidths.of(setup), setup.model, setup.tokens
-
-    @property
-    def adapted(self) -> Adapter:
-        assert self.adapter
-        return self.adapter
-
-    @property
-    def base(self) -> str:
-        return str(self.adapted.base)
-
-    @property
-    def rank(self) -> int:
-        return self.adapted.rank
 
     def linear(self, x: Tensor, linear: Linear) -> Tensor:
         """A trained layer; or a frozen one, and its adapter beside it.
@@ -74,7 +63,7 @@ class Linears:
             return self._float8_layer(x, linear) if in_float8 else self._trained_layer(x, linear)
         if not (self.adapts and self.adapter.adapts(linear)):
             return self._four_bit(x, linear) if self.adapted.base else self._product(x, linear)
-        return self._adapted_four_bit(x, linear) if self.adapted.base else self._adapted(x, linear)
+        return self._adapted(x, linear)
 
     adapts = True  # whether adapters are on: peft switches them off for the model that they began with
     parts = 1  # ranks that share each layer
@@ -152,28 +141,19 @@ class Linears:
         return self.tape.cached_cast(self.tape.cast(weight, HALF))
 
     def _adapted(self, x: Tensor, linear: Linear) -> Tensor:
-        """`lora.Linear.forward`: x in the adapter's type, the result back in the base's."""
-        tape, result = self.tape, self._product(x, linear)
-        width = result.width
-        cast = tape.cast(x, self.adapted.width)
-        if self.adapted.kind == "lora":
-            result = tape.add(result, self._low_rank(cast, linear))
-        else:
-            result = self._dora(cast, linear, result)
-        return tape.cast(result, width)
+        """`lora.Linear.forward`: x in the adapter's type, the result back in the base's.
 
-    def _adapted_four_bit(self, x: Tensor, linear: Linear) -> Tensor:
-        """`lora.Linear4bit.forward`: a clone of the result, and no casts under autocast."""
-        tape, result = self.tape, self._four_bit(x, linear)
-        result = tape.copy(result)
-        width = result.width
-        cast = x if self.width.autocast else tape.cast(x, self.adapted.width)
-        if self.adapted.kind == "lora":
-            output = self._low_rank(cast, linear)
-            output = output if self.width.autocast else tape.cast(output, width)
-            return tape.add(result, output)
-        result = self._dora(cast, linear, result)
-        return result if self.width.autocast else tape.cast(result, width)
+        `lora.Linear4bit.forward` clones the base's result, casts what is added to it, and nothing under autocast.
+        """
+        tape, four_bit = self.tape, bool(self.adapted.base)
+        result = tape.copy(self._four_bit(x, linear)) if four_bit else self._product(x, linear)
+        width, as_it_is, is_lora = result.width, four_bit and self.width.autocast, self.adapted.kind == "lora"
+        low = x if as_it_is else tape.cast(x, self.adapted.width)
+        more = self._low_rank(low, linear) if is_lora else self._with_magnitudes(low, linear, result)
+        if is_lora and four_bit:
+            more = more if as_it_is else tape.cast(more, width)
+        result = tape.add(result, more)
+        return result if as_it_is or (is_lora and four_bit) else tape.cast(result, width)
 
     def _product(self, x: Tensor, linear: Linear, is_logits: bool = False) -> Tensor:
         """A frozen weight: nothing is kept but autocast's copy of it, which nobody caches."""
@@ -192,7 +172,7 @@ class Linears:
         x = tape.cast(x, HALF)
         decoded = [HALF * linear.weights, *self._decoded_scales(linear)]
         tokens = x.values // linear.inputs
-        fused = tokens <= FUSED_TOKENS and linear.inputs % number_format(self.base).block_values == 0
+        fused = tokens <= FUSED_TOKENS and linear.inputs % number_format(str(self.adapted.base)).block_values == 0
         held = [] if fused else [tape.new(size, 1) for size in (*decoded, *decoded[1:])]
         out, flops = tape.new(tokens * linear.outputs, HALF), 2 * tokens * linear.weights
         del held
@@ -201,7 +181,7 @@ class Linears:
 
     def _decoded_scales(self, linear: Linear) -> list[int]:
         """The FP32 scales that double quantization holds in 8 bits."""
-        rule = number_format(self.base)
+        rule = number_format(str(self.adapted.base))
         return [FP32 * -(-linear.weights // rule.block_values)] if rule.superblock_blocks else []
 
     def _low_rank(self, x: Tensor, linear: Linear) -> Tensor:
@@ -213,20 +193,17 @@ class Linears:
         return self.tape.elementwise(self._second(low, linear))
 
     def _first(self, x: Tensor, linear: Linear) -> Tensor:
-        return self._trained(x, (self.rank, linear.inputs), x.values // linear.inputs * self.rank)
+        return self._trained(x, (self.adapted.rank, linear.inputs), x.values // linear.inputs * self.adapted.rank)
 
     def _second(self, low: Tensor, linear: Linear) -> Tensor:
-        rows = low.values // self.rank
-        return self._trained(low, (linear.outputs, self.rank), rows * linear.outputs)
+        rows = low.values // self.adapted.rank
+        return self._trained(low, (linear.outputs, self.adapted.rank), rows * linear.outputs)
 
     def _trained(self, x: Tensor, shape: tuple[int, int], values: int) -> Tensor:
         tape = self.tape
         weight = tape.weight(shape, self.adapted.width)
         x, weight = self.low(x, weight)
         return tape.product(x, weight, values, inner=shape[1])
-
-    def _dora(self, x: Tensor, linear: Linear, result: Tensor) -> Tensor:
-        return self.tape.add(result, self._with_magnitudes(x, linear, result))
 
     def _with_magnitudes(self, x: Tensor, linear: Linear, base_result: Tensor) -> Tensor:
         """`DoraLinearLayer.forward`: B·A written out by way of an identity matrix, and the norm of the sum with W.

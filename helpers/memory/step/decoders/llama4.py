@@ -67,7 +67,7 @@ class Llama4(Decoder):
         tape, (*shared, router) = self.tape, mlp.linears
         tape.flat = True
         scores, _ = self._router(x, mlp, router)
-        routed_in = self._repeated_rows(x, mlp.experts)
+        routed_in = self.tape.written_out(x, mlp.experts * x.values)
         routed_in = tape.mul(routed_in, tape.copy(scores))
         routed_out = self._experts(routed_in, mlp)
         out = super().mlp(x, replace(mlp, linears=tuple(shared)))
@@ -78,20 +78,17 @@ class Llama4(Decoder):
     def _summed(self, routed: Tensor, values: int) -> Tensor:
         """Over the experts, by CUDA's autocast in FP32. The gradient is no view: it is written out for a reshape."""
         width = FP32 if self.width.autocast and self.cuda else routed.width
-        return self.tape.shaped(self.tape.new(values, width), routed)
+        return self.tape.written_out(routed, values, width)
 
     def _router(self, x: Tensor, mlp: Mlp, router: Linear) -> tuple[Tensor, Tensor]:
         """The scores of all experts, a sigmoid of minus infinity but for the chosen; and the logits."""
         tape, chosen = self.tape, self.tokens * mlp.experts_per_token
         logits = self.linear(x, router)
         indices = tape.new(chosen, 8)
-        values = tape.shaped(tape.new(chosen, logits.width), logits, kept=(indices,))
-        scores = tape.shaped(tape.new(logits.values, logits.width), values, kept=(indices,))
+        values = tape.written_out(logits, chosen, kept=(indices,))
+        scores = tape.written_out(values, logits.values, kept=(indices,))
         scores = tape.cast(scores, FP32)
         return tape.cast(tape.keeps_result(scores), logits.width), logits
-
-    def _repeated_rows(self, x: Tensor, times: int) -> Tensor:
-        return self.tape.shaped(self.tape.new(times * x.values, x.width), x)
 
     def _experts(self, routed: Tensor, mlp: Mlp) -> Tensor:
         tape, (first, last) = self.tape, mlp.expert_linears

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from ....catalog.devices import Device
 from ....catalog.errors import WorkbookError, require_name, require_whole
 from ....catalog.hardware import cuda_of
-from ....catalog.layers import Layer
 from ....catalog.setup_fields import MAX_COUNT, MAX_TOKENS, ModelField
 from ....catalog.shape import ModelShape
 from ...breakdown import Breakdown, Moment, Moments, Part, Point
+from ..refusals import refuse
 from .megatron_layer import BF16, FP32, RankLayer
 
 STATES = 12  # FP32 master copy and Adam's two states: DistributedOptimizer in megatron/core/optimizer
@@ -61,34 +61,32 @@ class MegatronSetup:
         layers, attention = self.model.layers, self.model.layers[0].attention
         require_known(self.model)
         stage_layers(len(layers), self.pipeline)
-        if self.sequence % self.context_parallel:
-            do = f"choose context_parallel that divides {self.sequence:,}"
-            raise WorkbookError(
-                f"{self.sequence:,} tokens over {self.context_parallel} context-parallel ranks", "equal shares", do
-            )
+        self._require_shares(self.sequence, "tokens", "context_parallel", "context-parallel ranks")
         self._require_experts()
         tokens = self.sequence // self.context_parallel
         for what, size in (("KV heads", attention.kv_heads), ("FFN", layers[-1].mlp.ffn), ("tokens", tokens)):
-            if size % self.tensor_parallel:
-                do = f"choose tensor_parallel that divides {size:,}"
-                raise WorkbookError(f"{size:,} {what} over {self.tensor_parallel} ranks", "equal shares", do)
+            self._require_shares(size, what, "tensor_parallel")
+
+    def _require_shares(self, size: int, what: str, name: str, ranks: str = "ranks") -> None:
+        over, do = getattr(self, name), f"choose {name} that divides {size:,}"
+        refuse(size % over, f"{size:,} {what} over {over} {ranks}", "equal shares", do)
 
     def _require_experts(self) -> None:
         """Ranks of experts are among those that share data, and get equally many."""
-        experts, ranks, group = (
-            most_experts(self.model),
-            self.expert_parallel,
-            self.data_parallel * self.context_parallel,
+        experts, ranks, group = most_experts(self.model), self.expert_parallel, self.group
+        what = f"experts of {self.model.name}, which has none"
+        refuse(ranks > 1 and not experts, what, "equal shares", "leave expert_parallel at 1")
+        self._require_shares(experts, "experts", "expert_parallel")
+        what, do = (
+            f"{ranks} ranks of experts among {group} that share data",
+            f"choose data_parallel as a multiple of {ranks}",
         )
-        if ranks > 1 and (not experts or experts % ranks):
-            what = (
-                f"{experts} experts over {ranks} ranks" if experts else f"experts of {self.model.name}, which has none"
-            )
-            do = f"choose expert_parallel that divides {experts}" if experts else "leave expert_parallel at 1"
-            raise WorkbookError(what, "equal shares", do)
-        if group % ranks:
-            what = f"{ranks} ranks of experts among {group} that share data"
-            raise WorkbookError(what, "a divisor of them", f"choose data_parallel as a multiple of {ranks}")
+        refuse(group % ranks, what, "a divisor of them", do)
+
+    @property
+    def group(self) -> int:
+        """Ranks that share data and states."""
+        return self.data_parallel * self.context_parallel
 
     @property
     def vocab(self) -> int:
@@ -107,9 +105,8 @@ def is_known(model: ModelShape) -> bool:
 
 
 def require_known(model: ModelShape) -> None:
-    if not is_known(model):
-        what, expected = f"{model.name} in Megatron's closed form", "a decoder with SwiGLU, as Llama, Mixtral, DeepSeek"
-        raise WorkbookError(what, expected, "other MLPs, more norms and attention with sinks are not known here")
+    what, expected = f"{model.name} in Megatron's closed form", "a decoder with SwiGLU, as Llama, Mixtral, DeepSeek"
+    refuse(not is_known(model), what, expected, "other MLPs, more norms and attention with sinks are not known here")
 
 
 def most_experts(model: ModelShape) -> int:
@@ -149,40 +146,37 @@ class _Stage:
     """One rank of one pipeline stage."""
 
     def __init__(self, setup: MegatronSetup, at: int, library: int) -> None:
-        self.setup, self.model, self.t = setup, setup.model, setup.tensor_parallel
-        self.is_first, self.is_last = at == 0, at == setup.pipeline - 1
+        self.setup, self.t, self.library, model = setup, setup.tensor_parallel, library, setup.model
         self.tokens = setup.micro_batch * setup.sequence // setup.context_parallel
-        sizes = stage_layers(len(self.model.layers), setup.pipeline)
+        self.at, self.is_first, self.is_last = at, at == 0, at == setup.pipeline - 1
+        sizes = stage_layers(len(model.layers), setup.pipeline)
         begin = sum(sizes[:at])
-        made = {layer: self._on_rank(layer) for layer in set(self.model.layers)}
-        self.layers = [made[layer] for layer in self.model.layers[begin : begin + sizes[at]]]
+        mine = self.t, setup.expert_parallel
+        made = {layer: RankLayer(layer, model.hidden, self.tokens, *mine) for layer in set(model.layers)}
+        self.layers = [made[layer] for layer in model.layers[begin : begin + sizes[at]]]
         self.last_layer = begin + sizes[at] - 1
-        self.in_flight = min(setup.micro_batches, setup.pipeline - at)  # 1F1B: forwards that wait for their backward
-        self.hidden = BF16 * self.tokens * self.model.hidden  # of all tokens; t ranks share them
-        self.library = library
-
-    def _on_rank(self, layer: Layer) -> RankLayer:
-        return RankLayer(layer, self.model.hidden, self.tokens, self.t, self.setup.expert_parallel)
+        self.table = setup.vocab * model.hidden // self.t  # values of the embedding or the head, split by words
 
     def moments(self) -> tuple[Moment, ...]:
         layer, again = self.layers[-1], 0
-        kept = self.in_flight * sum(one.kept for one in self.layers)
+        hidden = BF16 * self.tokens * self.setup.model.hidden  # of all tokens; t ranks share them
+        in_flight = min(self.setup.micro_batches, self.setup.pipeline - self.at)  # 1F1B: forwards that wait
+        kept = in_flight * sum(one.kept for one in self.layers)
         if self.setup.recompute == "full":
-            kept, again = self.in_flight * len(self.layers) * self.hidden // self.t, layer.kept
+            kept, again = in_flight * len(self.layers) * hidden // self.t, layer.kept
         found = [self._moment(Point.LAYER, kept + again + layer.in_mlp, 0, 0, self.last_layer)]
         if self.is_last:
             logits = BF16 * self.tokens * self.setup.vocab // self.t
-            outside = 2 * self.hidden // self.t + self.hidden  # the final norm's input and output, which is gathered
+            outside = 2 * hidden // self.t + hidden  # the final norm's input and output, which is gathered
             # The fused loss works on FP32 logits, whose softmax it keeps (VocabParallelCrossEntropy)
             found.append(self._moment(Point.LOSS, kept + outside, 3 * logits, 0))
             # ColumnParallelLinear adds to the main gradient itself; autograd gets an empty one, as large as the weight
-            weight = BF16 * self.setup.vocab * self.model.hidden // self.t
-            found.append(self._moment(Point.LM_HEAD, kept + outside + self.hidden, logits, weight))
+            found.append(self._moment(Point.LM_HEAD, kept + outside + hidden, logits, BF16 * self.table))
         return tuple(found)
 
     def _moment(self, at: Point, activations: int, logits: int, workspace: int, layer: int | None = None) -> Moment:
         dense, experts = self._parameters()
-        group = self.setup.data_parallel * self.setup.context_parallel
+        group = self.setup.group
         states = -(-STATES * dense // group) - (-STATES * experts * self.setup.expert_parallel // group)
         sizes = {
             Part.PARAMETERS: BF16 * (dense + experts),
@@ -195,12 +189,10 @@ class _Stage:
         return Moment(at, Breakdown({part: size for part, size in sizes.items() if size}), layer)
 
     def _parameters(self) -> tuple[int, int]:
-        """Of a rank: all but experts, and experts. Embedding and head are split by the vocabulary, norms are whole."""
-        tables = (self.is_first + self.is_last) * self.setup.vocab * self.model.hidden // self.t
-        norm = self.is_last * self.model.final_norm_parameters
-        return tables + norm + sum(one.parameters for one in self.layers), sum(
-            one.expert_parameters for one in self.layers
-        )
+        """Of a rank: all but experts, and experts. Norms are whole on each."""
+        outside = (self.is_first + self.is_last) * self.table + self.is_last * self.setup.model.final_norm_parameters
+        dense, experts = (sum(getattr(one, of) for one in self.layers) for of in ("parameters", "expert_parameters"))
+        return outside + dense, experts
 
     def _stand_ins(self) -> int:
         """Gradients that are none: a product adds to the main gradient itself, and autograd gets one empty tensor for

@@ -166,7 +166,9 @@ class Buckets:
         outside = list(model.tensors())
         behind = 1 - model.tied + model.final_norm_parameters // model.hidden + bool(model.lm_head_bias)
         before = len(outside) - sum(map(len, inside)) - behind
-        places: list[int | None] = [OUTSIDE] * before + [at for at, shapes in enumerate(inside) for _ in shapes] + [OUTSIDE] * behind
+        places: list[int | None] = (
+            [OUTSIDE] * before + [at for at, shapes in enumerate(inside) for _ in shapes] + [OUTSIDE] * behind
+        )
         numbers = zero.numbered(model, zero.BUCKET_BYTES // setup.precision_recipe.weight_bytes)
         values: Counter[int] = Counter()
         self.waiting: dict[int | None, list[tuple[TensorShape, int]]] = {at: [] for at in places}
