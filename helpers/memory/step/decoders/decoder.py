@@ -133,13 +133,18 @@ class Decoder(Attending):
 
     def _mean_of_squares(self, x: Tensor, rows: int) -> Tensor:
         """Pow's backward makes two more of x's size beside its result, and mean's writes its gradient out."""
-        square = self.tape.elementwise(x, kept=(x,), scratch=2)
-        return self.tape.shaped(self.tape.new(rows, FP32), square)
+        return self.tape.written_out(self.tape.elementwise(x, kept=(x,), scratch=2), rows)
 
     # --- attention and MLP -------------------------------------------------------------------------------------------
 
     def attention(self, hidden: Tensor, attention: Attention) -> tuple[Tensor, Tensor | None]:
-        q, k, v, o = attention.linears
+        query, key, value = self.projected(hidden, attention)
+        output, weights = self.attended(query, key, value, attention)
+        return self.linear(output, attention.linears[-1]), weights
+
+    def projected(self, hidden: Tensor, attention: Attention) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v as attention reads them."""
+        q, k, v, _ = attention.linears
         query = self.linear(hidden, q)
         if attention.qk_norm:
             query = self.norm(query, self.tokens * attention.heads)
@@ -147,10 +152,7 @@ class Decoder(Attending):
         if attention.qk_norm:
             key = self.norm(key, self.tokens * attention.kv_heads)
         value = self.linear(hidden, v)
-        if attention.rotary:
-            query, key = self.rotated(query), self.rotated(key)
-        output, weights = self.attended(query, key, value, attention)
-        return self.linear(output, o), weights
+        return (self.rotated(query), self.rotated(key), value) if attention.rotary else (query, key, value)
 
     def rotated(self, x: Tensor) -> Tensor:
         """(x * cos) + (rotate_half(x) * sin), the tables in the type of the hidden states."""

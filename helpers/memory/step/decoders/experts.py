@@ -180,15 +180,13 @@ class Glm4Moe(PartlyRotated, SharedExperts):
 
     rotary_default = 0.5
 
-    def attention(self, hidden: Tensor, attention: Attention) -> tuple[Tensor, Tensor | None]:
-        q, k, v, o = attention.linears
+    def projected(self, hidden: Tensor, attention: Attention) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v, _ = attention.linears
         query, key, value = self.linear(hidden, q), self.linear(hidden, k), self.linear(hidden, v)
         if attention.qk_norm:
             query = self.norm(query, self.tokens * attention.heads)
             key = self.norm(key, self.tokens * attention.kv_heads)
-        query, key = self.partly_rotated(query), self.partly_rotated(key)
-        output, weights = self.attended(query, key, value, attention)
-        return self.linear(output, o), weights
+        return self.partly_rotated(query), self.partly_rotated(key), value
 
 
 class DeepSeek(SharedExperts):

@@ -58,15 +58,12 @@ class Gemma3(Gemma2):
 class Phi3(PartlyRotated):
     """q, k and v are slices of one product, gate and up halves of another; a part of a head may stay unrotated."""
 
-    def attention(self, hidden: Tensor, attention: Attention) -> tuple[Tensor, Tensor | None]:
-        tape, (qkv, o) = self.tape, attention.linears
-        heads, kv = self.tokens * attention.heads, self.tokens * attention.kv_heads
-        joined = self.linear(hidden, qkv)
-        query = tape.part(joined, heads * attention.head_dim)
-        key, value = tape.part(joined, kv * attention.head_dim), tape.part(joined, kv * attention.head_dim)
-        query, key = self.partly_rotated(query), self.partly_rotated(key)
-        output, weights = self.attended(query, key, value, attention)
-        return self.linear(output, o), weights
+    def projected(self, hidden: Tensor, attention: Attention) -> tuple[Tensor, Tensor, Tensor]:
+        tape, rows = self.tape, self.tokens * attention.head_dim
+        joined = self.linear(hidden, attention.linears[0])
+        query = tape.part(joined, rows * attention.heads)
+        key, value = tape.part(joined, rows * attention.kv_heads), tape.part(joined, rows * attention.kv_heads)
+        return self.partly_rotated(query), self.partly_rotated(key), value
 
     def mlp(self, x: Tensor, mlp: Mlp) -> Tensor:
         gate_up, down = mlp.linears
@@ -100,13 +97,10 @@ class Gpt2(Decoder):
         x, *trained = given
         return tape.layer_norm(x, rows, *trained)
 
-    def attention(self, hidden: Tensor, attention: Attention) -> tuple[Tensor, Tensor | None]:
-        c_attn, c_proj = attention.linears
-        joined = self.linear(hidden, c_attn)
+    def projected(self, hidden: Tensor, attention: Attention) -> tuple[Tensor, Tensor, Tensor]:
+        joined = self.linear(hidden, attention.linears[0])
         query, key, value = self.tape.split(joined, *[joined.values // 3] * 3)
-        del joined
-        output, weights = self.attended(query, key, value, attention)
-        return self.linear(output, c_proj), weights
+        return query, key, value
 
     def _softmax(self, weights: Tensor) -> Tensor:
         """In the type of the scores; CUDA's autocast has it in FP32."""
@@ -151,11 +145,9 @@ class Opt(Gpt2):
     def named_embeddings(self, held: bool, is_leaf: bool) -> int:
         return (1 if is_leaf else 2) * rounded(self.tokens * self.model.hidden * self.width.residual)
 
-    def attention(self, hidden: Tensor, attention: Attention) -> tuple[Tensor, Tensor | None]:
-        q, k, v, out = attention.linears
-        query = self.tape.elementwise(self.linear(hidden, q))
-        output, weights = self.attended(query, self.linear(hidden, k), self.linear(hidden, v), attention)
-        return self.linear(output, out), weights
+    def projected(self, hidden: Tensor, attention: Attention) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v, _ = attention.linears
+        return self.tape.elementwise(self.linear(hidden, q)), self.linear(hidden, k), self.linear(hidden, v)
 
     def _with_mlp(self, hidden: Tensor, layer: Layer, how: str) -> Tensor:
         """No module of its own, whose argument would live as long as its call; and sequences end to end."""

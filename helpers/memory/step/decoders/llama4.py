@@ -29,8 +29,8 @@ class Llama4(Decoder):
 
     # --- attention ---------------------------------------------------------------------------------------------------
 
-    def attention(self, hidden: Tensor, attention: Attention) -> tuple[Tensor, Tensor | None]:
-        q, k, v, o = attention.linears
+    def projected(self, hidden: Tensor, attention: Attention) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v, _ = attention.linears
         query, key, value = self.linear(hidden, q), self.linear(hidden, k), self.linear(hidden, v)
         if attention.rotary:
             query, key = self._rotated_as_complex(query, key)
@@ -40,8 +40,7 @@ class Llama4(Decoder):
         elif self.model.config.get("attn_temperature_tuning", True):
             scales = self.tape.new(self.setup.sequence, FP32)
             query = self.tape.cast(self.tape.elementwise(query, kept=(scales,), width=FP32), query.width)
-        output, weights = self.attended(query, key, value, attention)
-        return self.linear(output, o), weights
+        return query, key, value
 
     def _rotated_as_complex(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         tape, width = self.tape, query.width
