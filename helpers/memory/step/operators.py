@@ -161,7 +161,7 @@ class Operators(Checkpoints):
         """
         flops, wanted = 2 * values * inner, (x.node is not None) + (weight.node is not None)
         (out,) = self.result(kind, (values, max(x.width, weight.width)), is_logits=is_logits, flops=flops)
-        rule = self._anew(x, weight, *bias, flops=wanted * flops)
+        rule = self.anew(x, weight, *bias, flops=wanted * flops)
         return self.record(out, (x, weight, *bias), _for_the_other(x, weight), rule)
 
     def convolution(self, x: Tensor, weight: Tensor, values: int, inner: int) -> Tensor:
@@ -169,9 +169,9 @@ class Operators(Checkpoints):
         flops, wanted = 2 * values * inner, (x.node is not None) + (weight.node is not None)
         out = self.new(values, max(x.width, weight.width))
         self.computes(flops)
-        return self.record(out, (x, weight), (x, weight), self._anew(x, weight, flops=wanted * flops))
+        return self.record(out, (x, weight), (x, weight), self.anew(x, weight, flops=wanted * flops))
 
-    def _anew(self, *inputs: Tensor, scratch_bytes: Sequence[int] = (), flops: int = 0) -> Rule:
+    def anew(self, *inputs: Tensor, scratch_bytes: Sequence[int] = (), flops: int = 0) -> Rule:
         """A gradient for each of `inputs` that wants one, of its form; then what is held beside them for a while."""
         forms = [(x.values, x.width) if x.node else None for x in inputs]
 
@@ -204,13 +204,13 @@ class Operators(Checkpoints):
         with_q, with_v = 2 * keys * q.values, 2 * keys * values
         out, log_sum_exp = self.result("attention", (values, q.width), (rows, 4), flops=with_q + with_v)
         kept = (q, k, v, *mask, out, log_sum_exp)
-        rule = self._anew(q, k, v, scratch_bytes=scratch_bytes, flops=3 * with_q + 2 * with_v)
+        rule = self.anew(q, k, v, scratch_bytes=scratch_bytes, flops=3 * with_q + 2 * with_v)
         return self.record(out, (q, k, v), kept, rule)
 
     def layer_norm(self, x: Tensor, rows: int, *trained: Tensor) -> Tensor:
         """The fused kernel: keeps its input, and a mean and a deviation for each row, in FP32."""
         out, mean, deviation = self.new(x.values, x.width), self.new(rows, 4), self.new(rows, 4)
-        return self.record(out, (x, *trained), (x, mean, deviation, *trained, FROZEN), self._anew(x, *trained))
+        return self.record(out, (x, *trained), (x, mean, deviation, *trained, FROZEN), self.anew(x, *trained))
 
     def split(self, x: Tensor, *values: int) -> list[Tensor]:
         """`chunk` and `split`: views, whose gradients are joined in a new tensor."""

@@ -103,10 +103,15 @@ class Attending(Linears):
         weights = tape.elementwise(self._matmul(query, keys, scores, attention.head_dim, loose))
         weights = self._capped(weights)
         weights = tape.elementwise(weights, width=max(dtype, self.width.residual))  # and the mask
-        weights = tape.cast(self._softmax(weights), dtype) if self.casts_weights else self._softmax(weights)
+        weights, _named = self._probabilities(weights, attention, dtype if self.casts_weights else 0, values.width)
         output = self._matmul(weights, values, values_out, self.setup.sequence, [False, self.loose and values is value])
         output = tape.copy(output)
         return output, weights
+
+    def _probabilities(self, weights: Tensor, attention: Attention, width: int, own: int) -> tuple[Tensor, object]:
+        """Of the scores, in the query's `width` or as softmax leaves them; and what is named on. V's is its `own`."""
+        weights = self._softmax(weights)
+        return (self.tape.cast(weights, width) if width else weights), None
 
     joins_heads = False  # whether q and k are written head by head when they are rotated
 

@@ -106,23 +106,14 @@ class GptOss(Experts):
         first, second = self.tape.split(x, x.values // 2, x.values // 2)
         return self.tape.joined(*self._turned(first, second))
 
-    def _eager(self, query: Tensor, key: Tensor, value: Tensor, attention: Attention) -> tuple[Tensor, Tensor]:
-        tape, tokens, heads = self.tape, self.setup.tokens, attention.heads
-        keys, values = self._repeated(key, query.values), self._repeated(value, query.values)
-        weights = self._matmul(query, keys, tokens * self.setup.sequence * heads, attention.head_dim)
-        weights = tape.elementwise(weights)
-        weights = tape.elementwise(weights, width=max(weights.width, self.width.residual))
-        sinks = tape.view(self.weight(heads), tokens * heads)
+    def _probabilities(self, weights: Tensor, attention: Attention, width: int, own: int) -> tuple[Tensor, object]:
+        tape, rows = self.tape, self.tokens * attention.heads
+        sinks = tape.view(self.weight(attention.heads), rows)
         combined = tape.joined(weights, sinks, width=weights.width)
-        combined = self._difference(combined, tape.chosen(combined, tokens * heads))  # what is highest
+        combined = self._difference(combined, tape.chosen(combined, rows))  # what is highest
         probabilities = tape.softmax(combined, combined.width, bool(self.cuda))
-        scores = tape.part(probabilities, tokens * self.setup.sequence * heads)
-        weights = tape.cast(scores, values.width)
-        output = self._matmul(
-            weights, values, query.values, self.setup.sequence, [False, self.loose and values is value]
-        )
-        output = tape.copy(output)
-        return output, weights
+        scores = tape.part(probabilities, weights.values)
+        return tape.cast(scores, own), (combined, probabilities)
 
     def router(self, x: Tensor, mlp: Mlp) -> tuple[Tensor, Tensor]:
         tape, chosen = self.tape, self.tokens * mlp.experts_per_token

@@ -82,12 +82,7 @@ def _cut(page: Linears, hidden: Tensor, weight: Tensor) -> Tensor:
     sums, means = tape.new(tokens, FP32), tape.new(model.vocab, FP32)
     tape.computes(2 * tokens * model.hidden * model.vocab)
     kept = (hidden, targets, valid, sums, means, FROZEN)
-    forms = [(one.values, one.width) if one.node else None for one in (hidden, weight)]
-
-    def rule(gradient: Tensor) -> list[Tensor | None]:
-        tape.computes(6 * tokens * model.hidden * model.vocab)
-        return [tape.new(*form) if form else None for form in forms]
-
+    rule = tape.anew(hidden, weight, flops=6 * tokens * model.hidden * model.vocab)
     return tape.record(tape.new(1, FP32), (hidden, weight), kept, rule)
 
 

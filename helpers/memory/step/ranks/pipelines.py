@@ -104,8 +104,11 @@ class PipelineRank:
             held = self._held(held, self.stages[at])
 
     def _backward(self, at: int, in_flight: int, accumulates: bool) -> list[Moment]:
+        """Of one micro-batch while `in_flight` live, in the forward and the backward of the one at work."""
         before = len(self.stages[0].whole.model.layers) if at else 0
-        found = self.stages[at].backward(in_flight, accumulates)
+        stage = self.stages[at]
+        waiting = stage.waiting(in_flight - 1) + stage.copies
+        found = [more(one, activations=waiting) for one in stage.passes[accumulates].moments()]
         return [one if one.layer is None else replace(one, layer=one.layer + before) for one in found]
 
     def _resident(self, at: int, in_flight: Sequence[int], done: Sequence[int]) -> dict[str, int]:
@@ -132,7 +135,8 @@ class PipelineRank:
         trained = [stage.whole.trained for stage in self.stages]
         rule, width = self.setup.optimizer_rule, self.setup.precision_recipe.optimized_bytes
         copies = update_bytes(rule, chain(*trained), width) - update_bytes(rule, trained[0], width)
-        step = more(self.stages[0].optimizer_step(), workspace=copies)
+        first = self.stages[0]
+        step = more(first.whole.optimizer_step(), activations=first.buffers, workspace=copies)
         for other in self.stages[1:]:
             step = more(step, **other.resident(in_flight=0, with_gradients=True, copies=0))
         return step

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ....catalog.devices import Device
-from ....catalog.errors import WorkbookError, require_whole
+from ....catalog.errors import require_whole
 from ....catalog.layers import TensorShape
 from ....catalog.optimizers import EMBEDDING, HEAD
 from ....catalog.train_setup import TrainSetup
@@ -20,9 +20,9 @@ from ...breakdown import Moment, Point, rounded
 from ..decoders.families import decoder
 from ..decoders.linears import COUNTED, EARLIER
 from ..operators import Operators
+from ..refusals import refuse
 from ..step import TapedStep
 from ..tape import Live
-from .sharded import more
 
 PRECISIONS = ("fp32", "bf16", "autocast-bf16")
 
@@ -95,26 +95,14 @@ class Stage:
         self.whole = self.passes[1]
         self.residual = self.whole.residual
         self.ids = rounded(8 * setup.tokens * setup.micro_batches)
+        self.neighbours = (not self.first) + (not self.last)  # that send and receive a micro-batch, and what comes back
+        # For the inputs and the gradients of all micro-batches; the batch's ids; what the one at work sends on
+        self.buffers = self.neighbours * setup.micro_batches * self.residual + self.ids
         self.copies = sum(rounded(2 * values) for values in self.whole.cast()) if self.whole.width.autocast else 0
-
-    @property
-    def neighbours(self) -> int:
-        """What a micro-batch, or what comes back of it, is received from and sent to."""
-        return (not self.first) + (not self.last)
-
-    @property
-    def buffers(self) -> int:
-        """For the inputs and the gradients of all micro-batches; the batch's ids; what the one at work sends on."""
-        return self.neighbours * self.setup.micro_batches * self.residual + self.ids
 
     def waiting(self, micro_batches: int) -> int:
         """What micro-batches keep from their forward to their backward, with the buffers that they came in."""
         return micro_batches * self.whole.kept_bytes + self.buffers
-
-    def backward(self, in_flight: int, accumulates: bool) -> tuple[Moment, ...]:
-        """Of one micro-batch while `in_flight` live, in the forward and the backward of the one at work."""
-        waiting = self.waiting(in_flight - 1) + self.copies
-        return tuple(more(moment, activations=waiting) for moment in self.passes[accumulates].moments())
 
     def resident(self, in_flight: int, with_gradients: bool, copies: int) -> dict[str, int]:
         """What it has while the rank's other stage works, but for the batch's ids, which that counts."""
@@ -125,20 +113,15 @@ class Stage:
             "activations": self.waiting(in_flight) - self.ids + copies,
         }
 
-    def optimizer_step(self) -> Moment:
-        return more(self.whole.optimizer_step(), activations=self.buffers)
-
 
 def _require_known(setup: TrainSetup, stages: int, stage: int) -> None:
     require_whole("stages", stages, 2, len(setup.model.layers), do="predict one rank by budget.train(setup)")
     require_whole("stage", stage, 0, stages - 1, do="stages are counted from 0")
-    if setup.precision not in PRECISIONS:
-        do = "choose one of them, or predict FSDP2: Split(fsdp=8), --fsdp 8"
-        raise WorkbookError(f"{setup.precision} in a pipeline has no closed form here", ", ".join(PRECISIONS), do)
-    if setup.checkpoint_every is None:
-        what = f"checkpointing {setup.checkpointing!r} in stages has no closed form here"
-        raise WorkbookError(what, "none, full or every:K", "choose full, or shard the run by FSDP2")
-    if setup.model.learned_positions or setup.model.family == "gemma2":
-        what = f"{setup.model.name} (family {setup.model.family!r}) in stages has no closed form here"
-        do = "choose FSDP2: Split(fsdp=8), --fsdp 8"
-        raise WorkbookError(what, "a decoder with rotary positions, and no cap on its logits", do)
+    none, do = "has no closed form here", "choose FSDP2: Split(fsdp=8), --fsdp 8"
+    other = "choose one of them, or predict FSDP2: Split(fsdp=8), --fsdp 8"
+    refuse(setup.precision not in PRECISIONS, f"{setup.precision} in a pipeline {none}", ", ".join(PRECISIONS), other)
+    policy, shard = f"checkpointing {setup.checkpointing!r} in stages {none}", "choose full, or shard the run by FSDP2"
+    refuse(setup.checkpoint_every is None, policy, "none, full or every:K", shard)
+    model, expected = setup.model, "a decoder with rotary positions, and no cap on its logits"
+    what = f"{model.name} (family {model.family!r}) in stages {none}"
+    refuse(model.learned_positions or model.family == "gemma2", what, expected, do)

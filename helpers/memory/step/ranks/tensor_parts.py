@@ -8,15 +8,17 @@ installed, and before an embedding that is not the head's too was whole.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ....catalog.devices import Device
-from ....catalog.errors import WorkbookError, require_whole
-from ....catalog.layers import Attention, Layer, Linear, Mlp
+from ....catalog.errors import require_whole
+from ....catalog.layers import Layer, Linear
 from ....catalog.shape import ModelShape
 from ....catalog.train_setup import TrainSetup
 from ...breakdown import Moment, Point, rounded
 from ..decoders.linears import ROWS
+from ..refusals import refuse
 from ..step import TapedStep
 from ..tape import Live
 from ..updates import update_bytes
@@ -60,9 +62,8 @@ class TensorParallelStep(TapedStep):
 def of_rank(setup: TrainSetup, ranks: int) -> TrainSetup:
     """`setup` with the part of its model that one of `ranks` has."""
     require_whole("ranks", ranks, 2, MAX_RANKS, do="predict one rank by budget.train(setup)")
-    if setup.precision not in PRECISIONS:
-        do = "pass precision='bf16', or 'autocast-bf16'"
-        raise WorkbookError(f"{setup.precision} under tensor parallelism", ", ".join(PRECISIONS), do)
+    what, do = f"{setup.precision} under tensor parallelism", "pass precision='bf16', or 'autocast-bf16'"
+    refuse(setup.precision not in PRECISIONS, what, ", ".join(PRECISIONS), do)
     return replace(setup, model=rank_shape(setup.model, ranks))
 
 
@@ -76,27 +77,25 @@ def rank_shape(model: ModelShape, ranks: int) -> ModelShape:
     >>> mine.heads, mine.kv_heads, mine.ffn, mine.vocab, mine.hidden
     (8, 2, 3584, 32064, 4096)
     """
-    if model.family not in FAMILIES:
-        do = f"trace it: `workbook trace train --model {model.name} --tensor-parallel {ranks}`"
-        what = f"{model.name} (family {model.family!r}) under tensor parallelism has no closed form here"
-        raise WorkbookError(what, f"a model of {', '.join(FAMILIES)}", do)
+    do = f"trace it: `workbook trace train --model {model.name} --tensor-parallel {ranks}`"
+    what = f"{model.name} (family {model.family!r}) under tensor parallelism has no closed form here"
+    refuse(model.family not in FAMILIES, what, f"a model of {', '.join(FAMILIES)}", do)
     shares = {layer: _share_of(layer, ranks) for layer in set(model.layers)}
     for what, size in (("KV heads", model.kv_heads), ("FFN", model.ffn), ("words", model.vocab)):
-        if size % ranks:
-            do = f"choose tensor_parallel among the divisors of {size:,}"
-            raise WorkbookError(f"{size:,} {what} over {ranks} ranks", "as many for each rank", do)
+        do = f"choose tensor_parallel among the divisors of {size:,}"
+        refuse(size % ranks, f"{size:,} {what} over {ranks} ranks", "as many for each rank", do)
     return replace(model, vocab=model.vocab // ranks, layers=tuple(shares[layer] for layer in model.layers))
 
 
 def _share_of(layer: Layer, ranks: int) -> Layer:
     whole, mlp = layer.attention, layer.mlp
-    heads, kv_heads = whole.heads // ranks, whole.kv_heads // ranks
-    attention = replace(whole, heads=heads, kv_heads=kv_heads, linears=_shares(whole, ranks))
-    return replace(layer, attention=attention, mlp=replace(mlp, ffn=mlp.ffn // ranks, linears=_shares(mlp, ranks)))
-
-
-def _shares(part: Attention | Mlp, ranks: int) -> tuple[Linear, ...]:
-    return tuple(
-        replace(one, inputs=one.inputs // ranks) if one.name in ROWS else replace(one, outputs=one.outputs // ranks)
-        for one in part.linears
+    heads = {"heads": whole.heads // ranks, "kv_heads": whole.kv_heads // ranks}
+    attention = replace(whole, linears=_shares(whole.linears, ranks), **heads)
+    return replace(
+        layer, attention=attention, mlp=replace(mlp, ffn=mlp.ffn // ranks, linears=_shares(mlp.linears, ranks))
     )
+
+
+def _shares(linears: Sequence[Linear], ranks: int) -> tuple[Linear, ...]:
+    sides = {one: "inputs" if one.name in ROWS else "outputs" for one in linears}
+    return tuple(replace(one, **{side: getattr(one, side) // ranks}) for one, side in sides.items())
