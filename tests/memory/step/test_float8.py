@@ -111,6 +111,11 @@ def test_the_head_and_odd_sizes_stay_bf16():
         (LLAMA, {"sequence": 128, "checkpointing": "full"}),
         # and a recomputation does
         ({**LLAMA, "num_hidden_layers": 1}, {"sequence": 64, "checkpointing": "full", "micro_batches": 3}),
+        (LLAMA, {"sequence": 128, "checkpointing": "selective"}),
+        *(
+            pytest.param(LLAMA, {"sequence": 128, "checkpointing": policy}, marks=pytest.mark.all)
+            for policy in ("module:mlp", "first:2", "offload:inputs")
+        ),
         pytest.param(LLAMA, {"sequence": 128, "checkpointing": "every:3", "attention": "eager"}, marks=pytest.mark.all),
         pytest.param({**QWEN2, **FEW_WORDS}, {"sequence": 64}, marks=pytest.mark.all),  # tied, biases
         pytest.param({**OPT, **FEW_WORDS}, {"sequence": 64}, marks=unmasked_opt),  # no gate
@@ -122,26 +127,14 @@ def test_the_head_and_odd_sizes_stay_bf16():
     ],
 )
 def test_a_peak_among_the_casts_is_where_it_is_measured(config, choices):
+    """A recomputation runs the last product, too: it saves its operands when it is done."""
     setup = fp8(config, **choices)
-    predicted, traced = budget.train(setup), trace.train(setup, on="cpu")
+    predicted, traced = budget.train(setup), trace.train(setup, on="cpu", apply=apply)
     assert predicted.peak_bytes == pytest.approx(traced.peak_bytes, rel=0.003)
     assert predicted.saved_bytes == pytest.approx(traced.measured.saved_bytes, rel=0.005)
     bf16 = budget.train(replace(setup, precision="bf16"))
     assert predicted.saved_bytes == bf16.saved_bytes
     assert predicted.peak_bytes > 1.005 * bf16.peak_bytes, "the casts show at this size"
-
-
-@needs_torchao
-@pytest.mark.parametrize(
-    "policy",
-    ["selective", *(pytest.param(p, marks=pytest.mark.all) for p in ("module:mlp", "first:2", "offload:inputs"))],
-)
-def test_a_recomputation_runs_the_last_product_too(policy):
-    """It saves its operands when it is done, so nothing is spared by stopping early."""
-    setup = fp8(LLAMA, sequence=128, checkpointing=policy)
-    predicted, traced = budget.train(setup), trace.train(setup, on="cpu", apply=apply)
-    assert predicted.peak_bytes == pytest.approx(traced.peak_bytes, rel=0.003)
-    assert predicted.saved_bytes == traced.measured.saved_bytes
 
 
 @needs_torchao
