@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections import Counter
 
 from ...catalog.formats import number_format
-from ...catalog.layers import Layer, Linear
+from ...catalog.layers import Linear
 from ...catalog.train_setup import TrainSetup
 from ..breakdown import rounded, tensors_bytes
 from .decoders.linears import FP32, StepWidths
 
 DYNAMIC_MAP_BYTES = 4 * 256  # bitsandbytes' levels of an 8-bit scale: one table for all layers
 CODE_BYTES, LEVELS_BYTES, OFFSET_BYTES = 16 * 4, 256 * 4, 4  # beside each weight in 4 bits; the last two with "-dq"
-
-
-def _linears(layer: Layer) -> tuple[Linear, ...]:
-    return (*layer.attention.linears, *layer.mlp.linears)
 
 
 def base_bytes(setup: TrainSetup) -> int:
@@ -29,7 +25,7 @@ def base_bytes(setup: TrainSetup) -> int:
     if not adapter.base:
         return total
     for layer, count in Counter(setup.model.layers).items():
-        for linear in _linears(layer):
+        for linear in layer.attention.linears + layer.mlp.linears:
             total += count * (four_bit_bytes(linear, adapter.base) - rounded(width * linear.weights))
     return total + (rounded(DYNAMIC_MAP_BYTES) if number_format(adapter.base).superblock_blocks else 0)
 

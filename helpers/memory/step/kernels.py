@@ -42,15 +42,12 @@ def require_kernels(setup: TrainSetup, card: Device | None) -> None:
 
 
 def workspace_bytes(setup: TrainSetup, card: Device | None) -> int:
-    """What cuBLAS and cuBLASLt hold on `card`; 0 on a CPU, and where there is no CUDA."""
-    return library_bytes(card, _cublaslt_threads(setup))
+    """What cuBLAS and cuBLASLt hold on `card`; 0 on a CPU, and where there is no CUDA.
 
-
-def _cublaslt_threads(setup: TrainSetup) -> int:
-    """The threads that use cuBLASLt: both in FP8; with a bias the forward's, and autograd's when it recomputes."""
-    if setup.precision_recipe.linear_format:
-        return 2
+    cuBLASLt is used by both threads in FP8; with a bias by the forward's, and by autograd's when it recomputes.
+    """
     layer = setup.model.layers[0]
     biased = any(linear.bias for linear in layer.attention.linears + layer.mlp.linears)
     runs_products_again = setup.checkpointing not in ("none", "offload", "selective", "selective:matmuls")
-    return (2 if runs_products_again else 1) if biased else 0
+    threads = 2 if setup.precision_recipe.linear_format else biased * (1 + runs_products_again)
+    return library_bytes(card, threads)

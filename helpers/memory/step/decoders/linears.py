@@ -188,22 +188,13 @@ class Linears:
         """lora_B(lora_A(dropout(x))) * scaling"""
         if self.adapted.dropout:
             x = self.tape.dropout(x, 1 if self.cuda else x.width)
-        low = self._first(x, linear)
+        low = self._trained(x, self.adapted.rank, linear.inputs)
         del x
-        return self.tape.elementwise(self._second(low, linear))
+        return self.tape.elementwise(self._trained(low, linear.outputs, self.adapted.rank))
 
-    def _first(self, x: Tensor, linear: Linear) -> Tensor:
-        return self._trained(x, (self.adapted.rank, linear.inputs), x.values // linear.inputs * self.adapted.rank)
-
-    def _second(self, low: Tensor, linear: Linear) -> Tensor:
-        rows = low.values // self.adapted.rank
-        return self._trained(low, (linear.outputs, self.adapted.rank), rows * linear.outputs)
-
-    def _trained(self, x: Tensor, shape: tuple[int, int], values: int) -> Tensor:
-        tape = self.tape
-        weight = tape.weight(shape, self.adapted.width)
-        x, weight = self.low(x, weight)
-        return tape.product(x, weight, values, inner=shape[1])
+    def _trained(self, x: Tensor, outputs: int, inputs: int) -> Tensor:
+        x, weight = self.low(x, self.tape.weight((outputs, inputs), self.adapted.width))
+        return self.tape.product(x, weight, x.values // inputs * outputs, inner=inputs)
 
     def _with_magnitudes(self, x: Tensor, linear: Linear, base_result: Tensor) -> Tensor:
         """`DoraLinearLayer.forward`: B·A written out by way of an identity matrix, and the norm of the sum with W.
@@ -216,14 +207,18 @@ class Linears:
         norm = self._norm_of_sum(linear, x.width)
         magnitude = tape.weight((linear.outputs,), self.adapted.width)
         scale = tape.mul(magnitude, norm)
-        low_rank = self._second(self._first(x, linear), linear)
+        low_rank = self._product_of_both(x, linear)
         if linear.bias:
             base_result = tape.elementwise(base_result, width=max(base_result.width, self.width.weights))
         return tape.add(tape.mul(tape.elementwise(scale), base_result), tape.elementwise(tape.mul(scale, low_rank)))
 
     def _written_out(self, linear: Linear) -> Tensor:
         identity = self.tape.new(linear.inputs**2, self.adapted.width)
-        return self._second(self._first(identity, linear), linear)
+        return self._product_of_both(identity, linear)
+
+    def _product_of_both(self, x: Tensor, linear: Linear) -> Tensor:
+        """B·A·x"""
+        return self._trained(self._trained(x, self.adapted.rank, linear.inputs), linear.outputs, self.adapted.rank)
 
     def _norm_of_sum(self, linear: Linear, width: int) -> Tensor:
         """Of W + scaling * B·A, row by row; no gradient goes through it."""

@@ -97,10 +97,6 @@ class FullyShardedStep(TapedStep):
         padded = ((self.ranks * rows, *rest) for rows, *rest in map(self._mine, shapes))
         return tensors_bytes(padded, self.gathered_width)
 
-    def _values(self, shapes: Iterable[TensorShape]) -> int:
-        """On one rank, of a flat: one buffer for all gradients of a unit."""
-        return sum(map(prod, map(self._mine, shapes)))
-
     # --- the chain ---------------------------------------------------------------------------------------------------
 
     def _tail(self) -> None:
@@ -129,7 +125,7 @@ class FullyShardedStep(TapedStep):
 
         They are copied into a flat; then they are gone, and shards are made, in the flat's format and then their own.
         """
-        values = self._values(shapes)
+        values = sum(prod(self._mine(shape)) for shape in shapes)  # in one buffer for all gradients of a unit
         flat = rounded(self.ranks * values * self.reduced_width)
         made, own = rounded(values * self.reduced_width), rounded(values * self.shard_width)
         cast = own if self.reduced_width != self.shard_width else 0
@@ -145,23 +141,18 @@ class FullyShardedStep(TapedStep):
         return more(super()._moment(at, *spots, layer=layer), gradients=self.summed)
 
     def backward_of_embedding(self) -> Moment:
-        """The embedding's gradient comes, a tied table's sum with it; then the root is reduced, whose last gradient
-        autograd still holds."""
+        """The embedding's gradient comes, a tied table's sum with it, of a divided table the whole one, then beside it
+        the share that is made of it; then the root is reduced, whose last gradient autograd still holds."""
         table = tensors_bytes([(self.model.vocab, self.model.embedding_width)], self.gathered_width)
         waiting = table if self.model.tied else 0
-        spots = [self.now + Live(coming) for coming in self._tables_coming(table, waiting)]
+        whole = self.parts * table
+        coming = [table + waiting] if self.parts == 1 else [whole, whole + table + waiting - self.residual]
+        spots = [self.now + Live(size) for size in coming]
         live = self.now + Live(table - waiting - self.residual)
         whole = tensors_bytes(self.root_tensors, self.gathered_width)
         reducing, _ = self._reduced(self.root_tensors, whole, self.root, table)
         spots += [live + spot for spot in reducing]
         return self._moment(Point.EMBEDDING, *spots)
-
-    def _tables_coming(self, table: int, waiting: int) -> list[int]:
-        """The gradient; of a divided table the whole one, then beside it the share that is made of it."""
-        if self.parts == 1:
-            return [table + waiting]
-        whole = self.parts * table
-        return [whole, whole + table + waiting - self.residual]
 
     def optimizer_step(self) -> Moment:
         made = update_bytes(self.setup.optimizer_rule, self.mine, self.shard_width)

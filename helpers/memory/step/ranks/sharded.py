@@ -59,9 +59,6 @@ class ShardedStep(TapedStep):
             self.summed, last = self.all_gradients, self.buckets.flats[-1]
             self.flying = self.beside = last + -(-last // setup.ranks)  # of the micro-batch before
 
-    def _shard(self, size: int) -> int:
-        return rank_share(self.setup, Part.GRADIENTS, size)
-
     def _moment(self, at: Point, *spots: Live, layer: int | None = None) -> Moment:
         root = self.root if at is not Point.OPTIMIZER else 0
         return more(super()._moment(at, *spots, layer=layer), parameters=root, gradients=self.summed)
@@ -108,7 +105,7 @@ class ShardedStep(TapedStep):
             return [], Live()
         flat, whole, before = self.buckets.flats[bucket], self.buckets.whole[bucket], self.flying
         part = -(-flat // self.setup.ranks)
-        stays = 0 if self.summed else self._shard(flat)
+        stays = 0 if self.summed else rank_share(self.setup, Part.GRADIENTS, flat)
         self.flying = flat + part - stays
         return [Live(flat - before)], Live(flat - whole + part - before, 0, stays - whole)
 
