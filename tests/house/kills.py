@@ -59,7 +59,7 @@ SWAPS: dict[type, tuple[str, str]] = {
     ast.Or: (" or ", " and "),
 }
 PASSED_OVER = (ast.Raise, ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom, ast.arg)
-NEIGHBOURS, LIMIT_S, WORKERS = 8, 300, 2
+NEIGHBOURS, LIMIT_S, WORKERS = 14, 300, 2
 GREEN = (0, 5)  # 5: a file of slow tests only
 KILLER = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - |$)", re.MULTILINE)
 
@@ -156,7 +156,8 @@ def every() -> list[list[Mutation]]:
 def test_files(file: str) -> list[str]:
     """Those that may kill a mutation of `file`, the likeliest first: its name's, its folder's, those that import it."""
     path, tests = Path(file), [one for one in tree.files() if one.name.startswith("test_") and one.suffix == ".py"]
-    folder, module = Path("tests", *path.parts[1:-1]), ".".join(path.with_suffix("").parts)
+    module, folders = ".".join(path.with_suffix("").parts), {one.parent for one in tests}
+    folder = next(one for one in Path("tests", *path.parts[1:]).parents if one in folders or one == Path())
     named = [one for one in tests if one.stem in (f"test_{path.stem}", f"test_{path.parent.name}")]
     words = re.compile(rf"\b{re.escape(module)}\b|\bimport\b.*\b{re.escape(path.stem)}\b")
     beside = sorted((one for one in tests if one.parent == folder), key=lambda one: not words.search(tree.text_of(one)))

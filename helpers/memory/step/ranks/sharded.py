@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import accumulate
 from math import prod
 
 from ....catalog.layers import TensorShape
@@ -142,12 +143,9 @@ class ShardedStep(TapedStep):
 
     def _highest_flats(self) -> int:
         """What reducing adds at most to all gradients: a flat, the one before it, less what those before gave back."""
-        freed = highest = before = 0
-        for flat in self.buckets.flats:
-            highest = max(highest, flat + before - freed)
-            freed += flat - -(-flat // self.setup.ranks)
-            before = flat
-        return highest
+        flats = self.buckets.flats
+        freed = accumulate((flat - -(-flat // self.setup.ranks) for flat in flats), initial=0)
+        return max(flat + before - gone for flat, before, gone in zip(flats, [0, *flats], freed, strict=False))
 
 
 class Buckets:

@@ -89,8 +89,8 @@ def rank_shape(model: ModelShape, ranks: int) -> ModelShape:
 
 def _share_of(layer: Layer, ranks: int) -> Layer:
     whole, mlp = layer.attention, layer.mlp
-    heads = {"heads": whole.heads // ranks, "kv_heads": whole.kv_heads // ranks}
-    attention = replace(whole, linears=_shares(whole.linears, ranks), **heads)
+    heads, kv_heads = whole.heads // ranks, whole.kv_heads // ranks
+    attention = replace(whole, heads=heads, kv_heads=kv_heads, linears=_shares(whole.linears, ranks))
     return replace(
         layer, attention=attention, mlp=replace(mlp, ffn=mlp.ffn // ranks, linears=_shares(mlp.linears, ranks))
     )
