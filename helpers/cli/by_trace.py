@@ -76,8 +76,7 @@ def _decides(answer: MemoryAnswer, room: Room, setup: TrainSetup | ServeSetup) -
 
 def _trace(setup: TrainSetup | ServeSetup, room: Room) -> Trace:
     from ..memory import trace
-    from .trace import how_it_is_built
 
     if isinstance(setup, ServeSetup):
         return trace.serve(setup, room.card)
-    return trace.train(setup, room.card, **how_it_is_built(setup))
+    return trace.train(setup, room.card)

@@ -211,7 +211,5 @@ def _accuracy(arguments: argparse.Namespace) -> int:
 
         return published.report(arguments.json)
     from ..memory.accuracy import report
-    from ..techniques.checkpointing import apply
-    from ..techniques.optimizers import make
 
-    return report(arguments.only, json_wanted=arguments.json, apply=apply, measured=arguments.measured, make=make)
+    return report(arguments.only, json_wanted=arguments.json, measured=arguments.measured)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from ..catalog.devices import Device
 from ..catalog.errors import WorkbookError
 from ..catalog.hardware import reference_of, require_cuda
 from ..catalog.loaders import loader
-from ..catalog.policies import whole_layers
 from ..catalog.serve_setup import ServeSetup
 from ..catalog.split import Split
 from ..catalog.train_setup import TrainSetup
@@ -69,36 +66,13 @@ def _trace_train(arguments: argparse.Namespace) -> int:
     title += ", the optimizer in the backward" if setup.in_backward else ""
     title = f"{setup.adapter}, of {title}" if setup.adapter else f"Training {title}"
     title += f", on rank {arguments.rank:,} of {split}" if split.by_parts else ""
-    how = {**how_it_is_built(setup), "rank": arguments.rank, "lengths": lengths}
-    found = trace.train(setup, where, steps=arguments.steps, **how)
+    found = trace.train(setup, where, steps=arguments.steps, rank=arguments.rank, lengths=lengths)
     try:
         predicted = budget.train(setup, where or reference_of(setup), arguments.rank).parts
     except WorkbookError:  # no closed form for its activations: then the trace stands alone
         predicted = None
     ranks = split.ranks if split else setup.ranks
     return _print_trace(title, found, predicted, arguments, arguments.transformers, ranks)
-
-
-def _policy(setup: TrainSetup) -> Callable | None:
-    """What puts the setup's policy into a model; None for those that `memory` knows how to put in.
-
-    FSDP2 gathers a layer when it is called, so segments of several layers must call them: modules around them do.
-    """
-    if setup.checkpoint_every is not None or (setup.split.by_parts and whole_layers(setup.segments)):
-        return None
-    from ..techniques.checkpointing import apply
-
-    return apply
-
-
-def how_it_is_built(setup: TrainSetup) -> dict[str, Any]:
-    """For `trace.train`: what puts the setup's policy in, and what builds its optimizer, where no library does."""
-    built: dict[str, Any] = {"apply": _policy(setup)}
-    if setup.optimizer_rule.ours:
-        from ..techniques.optimizers import make
-
-        built["make"] = make
-    return built
 
 
 def _trace_serve(arguments: argparse.Namespace) -> int:

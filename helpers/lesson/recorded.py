@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from ..memory.accuracy.recordings import Entry, Machine, Recording, read_all
 from ..memory.breakdown import format_bytes
 from .units import percent, si, signed_percent
 
 if TYPE_CHECKING:
-    from ..memory.accuracy.recorded import Answers, Apply
+    from ..memory.accuracy.recorded import Answers
 
 HEAD = f"  {'':<40}{'predicted by':<13}{'predicted':>12}{'recorded':>12}"
 
@@ -71,9 +71,8 @@ def recorded_table(*experiments: str, quantity: str | None = None) -> None:
 
 def _lines(recording: Recording, entry: Entry) -> Iterator[str]:
     from ..memory.accuracy.recorded import predictions, replayed
-    from ..techniques.checkpointing import apply
 
-    answers = predictions(entry, recording.machine, cast("Apply", apply))
+    answers = predictions(entry, recording.machine)
     for at, value in enumerate(entry.values):
         place = f", {entry.x[at]:,.0f} {entry.x_unit}" if entry.x else ""
         yield from _rows(f"{entry.label}{place}, {entry.quantity}", entry.unit, value, answers, at)

@@ -9,7 +9,6 @@ from ...catalog.hardware import REFERENCE
 from ...catalog.train_setup import TrainSetup
 from ...memory import budget
 from ...memory.measure.steps import TrainingRun, training_run
-from ...techniques.checkpointing import apply
 from .target import ExperimentSizes, Figure, Memory, Target, peak_figures
 
 POLICIES = ("none", "selective", "full")
@@ -43,7 +42,7 @@ class Case:
 
     def prepared(self, target: Target) -> TrainingRun:
         """Ready for its second step; the first made the optimizer's states."""
-        ready = training_run(self.setup(target.sizes), target.device, apply)
+        ready = training_run(self.setup(target.sizes), target.device)
         ready.step()
         return ready
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields as dataclass_fields
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -25,8 +25,6 @@ PHASES = {TRAIN: tuple(Phase), SERVE: (Point.PREFILL, Point.DECODE)}
 OUT_OF_MEMORY = "out of memory"
 ROOM = ("out_of_memory", "capacity_gib")  # beside a setup
 CONTEXT_BYTES = 600 * 2**20  # of CUDA, where the run's own room is not said: 105 MiB to 1.3 GiB were seen
-Apply = Callable[[object, str], object]
-Make = Callable[..., Any]
 
 
 def setup_of(kind: str, fields: Mapping[str, Any]) -> TrainSetup | ServeSetup:
@@ -45,10 +43,10 @@ def figures_of(kind: str) -> tuple[str, ...]:
     return (LOADED, ALLOCATED, RESERVED, *(f"peak of {phase}" for phase in PHASES[kind]))
 
 
-def rows(case: Case, apply: Apply | None = None, make: Make | None = None) -> Iterator[Row]:
+def rows(case: Case) -> Iterator[Row]:
     """The figures of one run beside the trace; and where it was out of memory, or was not, whether that is so here."""
     setup = setup_of(case.kind, {name: value for name, value in case.setup.items() if name not in ROOM})
-    found = _traced(setup, case.device, apply, make)
+    found = _traced(setup, case.device)
     peaks = _peaks(case.kind, found)
     for quantity, figure in case.figures.items():
         if quantity != OUT_OF_MEMORY:
@@ -57,13 +55,12 @@ def rows(case: Case, apply: Apply | None = None, make: Make | None = None) -> It
         yield _at_the_wall(case, found)
 
 
-def _traced(setup: TrainSetup | ServeSetup, gpu: str, apply: Apply | None, make: Make | None) -> Trace:
+def _traced(setup: TrainSetup | ServeSetup, gpu: str) -> Trace:
     from .. import trace
 
     if isinstance(setup, ServeSetup):
         return trace.serve(setup, gpu)
-    made: dict[str, Any] = {"make": make} if make and setup.optimizer_rule.ours else {}
-    return trace.train(setup, gpu, apply=None if setup.checkpoint_every is not None else apply, **made)
+    return trace.train(setup, gpu)
 
 
 def _peaks(kind: str, found: Trace) -> dict[str, int]:

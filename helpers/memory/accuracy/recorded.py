@@ -24,14 +24,12 @@ from .recordings import Entry, Machine, Recording, read_all
 BUDGET, TRACE, SIMULATOR, DATASHEET = "budget", "trace", "simulator", "datasheet"
 ALLOWED = {BUDGET: 0.01, TRACE: 0.01, SIMULATOR: 0.05}  # of the recorded value; a datasheet's is a limit, no prediction
 ALLOCATED, RESERVED, HELD = "peak allocated", "peak reserved", "held"
-Apply = Callable[[object, str], object]
 Answers = dict[str, tuple[float, ...]]
 
 
-def predictions(entry: Entry, machine: Machine, apply: Apply | None = None) -> Answers:
+def predictions(entry: Entry, machine: Machine) -> Answers:
     """What each instrument answers, one number for each value of `entry`, in its unit; {} where none can.
 
-    `apply` is `helpers.techniques.checkpointing.apply`, for traces of policies that are more than segments of layers.
     A datasheet's answer is the link's rate, or the least time under the card's roof.
     """
     known = _KINDS.get(str(entry.setup["kind"]))
@@ -39,17 +37,17 @@ def predictions(entry: Entry, machine: Machine, apply: Apply | None = None) -> A
         return {}
     fields = {name: value for name, value in entry.setup.items() if name != "kind"}
     try:
-        return known(entry, fields, machine, apply)
+        return known(entry, fields, machine)
     except TypeError as problem:
         what = f"the setup of {entry.experiment}, {entry.label} cannot be rebuilt: {problem}"
         raise WorkbookError(what, "the fields that workbook record writes", "record it again with --force") from None
 
 
-def disagreements(recording: Recording, apply: Apply | None = None) -> Iterator[str]:
+def disagreements(recording: Recording) -> Iterator[str]:
     """What is off by more than ALLOWED, and where a replayed history departs from the device's, in words."""
     for entry in recording.entries:
         name = f"{recording.machine.name}, {entry.experiment}, {entry.label}, {entry.quantity}"
-        found = predictions(entry, recording.machine, apply)
+        found = predictions(entry, recording.machine)
         if entry.snapshot:
             again = replayed(recording, entry)
             yield from (f"{name}, replayed: {difference}" for difference in again.differences)
@@ -68,11 +66,11 @@ def replayed(recording: Recording, entry: Entry) -> Comparison:
     return compare_with_snapshot(recording.snapshot(entry))
 
 
-def rows(apply: Apply | None = None) -> Iterator[Row]:
+def rows() -> Iterator[Row]:
     """A row of `workbook accuracy` for each recorded size and each instrument that answers it."""
     for recording in read_all():
         for entry in recording.entries:
-            for instrument, answers in predictions(entry, recording.machine, apply).items():
+            for instrument, answers in predictions(entry, recording.machine).items():
                 if instrument in ALLOWED:
                     yield from _rows(recording, entry, instrument, answers)
 
@@ -86,53 +84,51 @@ def _rows(recording: Recording, entry: Entry, instrument: str, answers: tuple[fl
         yield Row(case, quantity, round(value), round(answer), on)
 
 
-def _train(entry: Entry, fields: Mapping, machine: Machine, apply: Apply | None) -> Answers:
+def _train(entry: Entry, fields: Mapping, machine: Machine) -> Answers:
     setup = TrainSetup(**fields)
     answers: Answers = {}
     if entry.quantity == ALLOCATED:
         with contextlib.suppress(WorkbookError):  # no closed form: then the trace stands alone
             answers[BUDGET] = (train(setup, machine.device).peak_bytes,)
-    if setup.checkpoint_every is None and apply is None:  # a policy that `apply` would have to put in
-        return answers
-    return answers | _of_the_trace(entry, setup, machine, apply)
+    return answers | _of_the_trace(entry, setup, machine)
 
 
-def _of_the_trace(entry: Entry, setup: TrainSetup | ServeSetup, machine: Machine, apply: Apply | None) -> Answers:
+def _of_the_trace(entry: Entry, setup: TrainSetup | ServeSetup, machine: Machine) -> Answers:
     """The peak that `entry` is; {} for anything else, and on a GPU without CUDA."""
     if entry.quantity not in (ALLOCATED, RESERVED) or not machine.is_traced:
         return {}
-    allocated, reserved = _traced(setup, machine, apply)
+    allocated, reserved = _traced(setup, machine)
     return {TRACE: (allocated,)} if entry.quantity == ALLOCATED else {SIMULATOR: (reserved,)}
 
 
 @cache
-def _traced(setup: TrainSetup | ServeSetup, machine: Machine, apply: Apply | None) -> tuple[int, int]:
+def _traced(setup: TrainSetup | ServeSetup, machine: Machine) -> tuple[int, int]:
     from .. import trace
 
     if isinstance(setup, ServeSetup):
         found = trace.decode(setup, machine.device, on=machine.type)
     else:
-        found = trace.train(setup, machine.device, on=machine.type, apply=apply)
+        found = trace.train(setup, machine.device, on=machine.type)
     return found.peak_allocated_bytes, found.peak_reserved_bytes
 
 
-def _weights(entry: Entry, fields: Mapping, machine: Machine, apply: Apply | None) -> Answers:
+def _weights(entry: Entry, fields: Mapping, machine: Machine) -> Answers:
     return {BUDGET: (weight_bytes(ServeSetup(**fields)),)} if entry.quantity == HELD else {}
 
 
-def _cache(entry: Entry, fields: Mapping, machine: Machine, apply: Apply | None) -> Answers:
+def _cache(entry: Entry, fields: Mapping, machine: Machine) -> Answers:
     setups = [ServeSetup(**fields, context=int(tokens)) for tokens in entry.x]
     return {BUDGET: tuple(serve(setup).held["kv_cache"] for setup in setups)}
 
 
-def _decode(entry: Entry, fields: Mapping, machine: Machine, apply: Apply | None) -> Answers:
+def _decode(entry: Entry, fields: Mapping, machine: Machine) -> Answers:
     if entry.unit == "s":
         rate = DEVICES[machine.name].memory_bytes_per_s if machine.name in DEVICES else None
         return {DATASHEET: (decode_bytes(ServeSetup(**fields)) / rate,)} if rate else {}
-    return _of_the_trace(entry, ServeSetup(**fields), machine, apply)
+    return _of_the_trace(entry, ServeSetup(**fields), machine)
 
 
-def _growing(entry: Entry, fields: Mapping, machine: Machine, apply: Apply | None) -> Answers:
+def _growing(entry: Entry, fields: Mapping, machine: Machine) -> Answers:
     from .. import trace
     from .ops import grown_by_cat
 
@@ -143,7 +139,7 @@ def _growing(entry: Entry, fields: Mapping, machine: Machine, apply: Apply | Non
     return {SIMULATOR: (found.peak_reserved_bytes,)}
 
 
-def _of_the_datasheet(entry: Entry, fields: Mapping, machine: Machine, apply: Apply | None) -> Answers:
+def _of_the_datasheet(entry: Entry, fields: Mapping, machine: Machine) -> Answers:
     """A link's rate, a roof, or the least time under it, where the catalogue knows the device and the figure of it."""
     if machine.name not in DEVICES:
         return {}

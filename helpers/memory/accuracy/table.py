@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 
@@ -16,30 +16,24 @@ from .user_cases import read
 ADAPTERS = ("lora", "qlora")  # kinds whose steps are rebuilt with peft
 
 
-def rows(
-    kind: str | None = None,
-    apply: Callable | None = None,
-    of: Iterable[Case] | None = None,
-    make: Callable | None = None,
-) -> Iterator[Row]:
+def rows(kind: str | None = None, of: Iterable[Case] | None = None) -> Iterator[Row]:
     """Rebuild each case and predict it, one after the other: 74 operators take half a minute, 20 LoRA steps
     two, 16 generations two, 18 of torchtitan's up to ten, for its pipelines; 24 of Megatron's none; the history ten
     seconds.
 
     `of` are cases of your own (`user_cases.read`), in place of the published ones.
 
-    Those of recordings/ come last; some setups need `apply`, `helpers.techniques.checkpointing.apply`, and `make`,
-    `helpers.techniques.optimizers.make`.
+    Those of recordings/ come last.
     """
     published = (case for case in cases(kind) if case.kind not in left_out(kind))
     for case in published if of is None else of:
-        yield from own_runs.rows(case, apply, make) if case.kind in OWN_KINDS else rows_of(case)
+        yield from own_runs.rows(case) if case.kind in OWN_KINDS else rows_of(case)
     if of is None and kind in (None, HISTORY):
         from . import published_step  # here, for it brings torch
 
         yield from published_step.rows()
     if of is None and kind in (None, RECORDED):
-        yield from recorded.rows(apply)
+        yield from recorded.rows()
 
 
 def left_out(kind: str | None = None) -> tuple[str, ...]:
@@ -164,15 +158,8 @@ NO_PEFT = f"left out: {' and '.join(ADAPTERS)}, which need peft (pip install --n
 NO_RECORDING = "no GPU has been recorded yet: `workbook record` on one adds its rows"
 
 
-def report(
-    kind: str | None = None,
-    json_wanted: bool = False,
-    apply: Callable | None = None,
-    measured: str | None = None,
-    make: Callable | None = None,
-) -> int:
-    """Print all cases, those of one kind, or those of the file `measured`; return 0. `apply` and `make` are as in
-    `rows`.
+def report(kind: str | None = None, json_wanted: bool = False, measured: str | None = None) -> int:
+    """Print all cases, those of one kind, or those of the file `measured`; return 0.
 
     Raises WorkbookError for an unknown kind, a file that is not of the form of `user_cases.read`, or for a kind that
     needs peft where there is none.
@@ -182,7 +169,7 @@ def report(
     yours = None if measured is None else read(measured)
     if not json_wanted:
         print(HEAD)
-    for row in rows(kind, apply, yours, make):
+    for row in rows(kind, yours):
         found.append(row)
         if not json_wanted:
             print(row, flush=True)

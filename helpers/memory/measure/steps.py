@@ -19,6 +19,7 @@ from ...catalog.optimizers import EMBEDDING, HEAD, Optimizer
 from ...catalog.optimizers import optimizer as optimizer_rule
 from ...catalog.policies import Segment as LayerSegment
 from ...catalog.policies import whole_layers
+from ...catalog.registered import registered
 from ...catalog.train_setup import TrainSetup
 from .. import budget
 from ..breakdown import format_bytes
@@ -49,41 +50,31 @@ class TrainingRun:
 
 Role = str
 Make = Callable[[str, list[tuple[nn.Parameter, Role]]], list[torch.optim.Optimizer]]
-Apply = Callable[[nn.Module, str], object]
 
 
-def training_run(
-    setup: TrainSetup, device: str | None = None, apply: Apply | None = None, make: Make | None = None
-) -> TrainingRun:
+def training_run(setup: TrainSetup, device: str | None = None) -> TrainingRun:
     """Build what `setup` describes on `device` ("cuda" where there is a GPU, else "cpu"), on one rank.
 
     Weights are random and dropout is off: memory does not care about either value. Raises WorkbookError when the
-    setup shards over ranks, or when its predicted peak is more than this machine has free; `apply` and `make` as in
-    `run_of`.
+    setup shards over ranks, or when its predicted peak is more than this machine has free.
     """
     device = device or default_device()
     _require_runnable(setup, device)
     torch.manual_seed(0)
-    return run_of(setup, build_model(setup, device), device, make, apply)
+    return run_of(setup, build_model(setup, device), device)
 
 
 def run_of(
-    setup: TrainSetup,
-    model: nn.Module,
-    device: str,
-    make: Make | None = None,
-    apply: Apply | None = None,
-    lengths: Sequence[int] = (),
+    setup: TrainSetup, model: nn.Module, device: str, make: Make | None = None, lengths: Sequence[int] = ()
 ) -> TrainingRun:
     """The step that `setup` describes, on a model that is built already.
 
-    `make(name, weights)` builds the optimizers of weights, each with its role: `make_optimizers`, unless another is
-    passed, such as helpers.techniques.optimizers.make. `apply(model, policy)` puts the checkpointing into the model;
-    segments of whole layers need none. With `lengths` its step is several, one on a batch of each so many tokens.
+    `make(name, weights)` builds the optimizers of weights, each with its role: `make_optimizers`, unless a trace has
+    stand-ins. With `lengths` its step is several, one on a batch of each so many tokens.
     """
     make = make or make_optimizers
     if setup.checkpoint_every != 0:
-        _checkpoint(model, setup, apply)
+        _checkpoint(model, setup)
     words, several = setup.model.vocab, lengths or (setup.sequence,)
     batches = [torch.randint(0, words, (setup.micro_batch, tokens), device=device) for tokens in several]
     ids = batches[0]
@@ -194,6 +185,8 @@ def in_float8(model: Any, recipe: str = "tensorwise", emulate: bool = False) -> 
 
 def make_optimizers(name: str, weights: list[tuple[nn.Parameter, Role]]) -> list[torch.optim.Optimizer]:
     """The catalogue's optimizer `name` for weights of these roles: two where a rule leaves some to another's."""
+    if optimizer_rule(name).ours:
+        return registered("optimizer")(name, weights)
     return [make_optimizer(rule.name, iter(part)) for rule, part in rules_of(optimizer_rule(name), weights).items()]
 
 
@@ -224,8 +217,8 @@ def make_optimizer(name: str, parameters: Iterator[nn.Parameter]) -> torch.optim
         "adamw-8bit-paged": lambda: _bitsandbytes().PagedAdamW8bit(parameters, lr=1e-4),
     }
     if name not in makers:
-        do = "pass make=helpers.techniques.optimizers.make"
-        raise WorkbookError(f"nothing here builds {name}", "an optimizer of torch, bitsandbytes or Transformers", do)
+        do = f"call make_optimizers({name!r}, weights), which knows helpers.techniques.optimizers"
+        raise WorkbookError(f"{name} is of no library", "an optimizer of torch, bitsandbytes or Transformers", do)
     return makers[name]()
 
 
@@ -261,11 +254,11 @@ class Segment(nn.Module):
         return hidden
 
 
-def _checkpoint(model: nn.Module, setup: TrainSetup, apply: Apply | None) -> None:
-    if apply:
-        apply(model, setup.checkpointing)
+def _checkpoint(model: nn.Module, setup: TrainSetup) -> None:
+    """Segments of whole layers are modules around them; other policies are a technique's."""
+    if not whole_layers(setup.segments):
+        registered("checkpointing")(model, setup.checkpointing)
         return
-    require_segments(setup)
     owner, name = layer_list(model, len(setup.model.layers))
     layers = list(getattr(owner, name))
     setattr(owner, name, nn.ModuleList(_together(one, layers) for one in setup.segments))
@@ -277,14 +270,6 @@ def _together(segment: LayerSegment, layers: list[nn.Module]) -> nn.Module:
         return layers[segment.start]
     parts = [_together(part, layers) for part in segment.parts]
     return Segment(parts or layers[segment.start : segment.stop])
-
-
-def require_segments(setup: TrainSetup) -> None:
-    """WorkbookError for a policy that needs more than checkpoints around whole layers."""
-    if not whole_layers(setup.segments):
-        what = f"checkpointing is {setup.checkpointing!r}, and nothing here puts it into a model"
-        expected = "a policy of whole layers, as none, full, every:K, nested:K, or a function apply(model, policy)"
-        raise WorkbookError(what, expected, "pass apply=helpers.techniques.checkpointing.apply")
 
 
 def layer_list(model: nn.Module, layers: int) -> tuple[nn.Module, str]:

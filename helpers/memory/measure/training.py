@@ -15,7 +15,7 @@ from ...catalog.train_setup import TrainSetup
 from ..meter.meter import Meter
 from ..meter.timeline import Measurement, PartOf
 from ..meter.watch import Optimizers, Watch, adopt, finding, listed
-from .steps import Apply, Make, training_run
+from .steps import training_run
 
 
 def step(
@@ -55,21 +55,14 @@ def step(
 
 
 def training_step(
-    setup: TrainSetup,
-    device: str | None = None,
-    warmup: int = 1,
-    apply: Apply | None = None,
-    make: Make | None = None,
-    part_of: PartOf | None = None,
+    setup: TrainSetup, device: str | None = None, warmup: int = 1, part_of: PartOf | None = None
 ) -> Measurement:
     """Build the model of `setup` with random weights and measure a real training step of it on this machine.
 
-    `device` is "cuda" where there is a GPU, else "cpu". `apply(model, policy)` puts the checkpointing in where it is
-    more than segments of layers: `helpers.techniques.checkpointing.apply`; `make(name, weights)` builds the optimizers
-    that are neither torch's nor bitsandbytes': `helpers.techniques.optimizers.make`; `part_of` as in `step`. Raises
-    WorkbookError when the run would not fit.
+    `device` is "cuda" where there is a GPU, else "cpu". `part_of` is as in `step`. Raises WorkbookError when the run
+    would not fit.
     """
-    prepared = training_run(setup, device, apply, make)
+    prepared = training_run(setup, device)
     return step(prepared.step, prepared.model, prepared.optimizers, warmup, part_of)
 
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from ...catalog.optimizers import BLOCK_VALUES, SMALLEST_8BIT_TENSOR, SMALLEST_PAGED_TENSOR, Blockwise, Optimizer
 from ...catalog.optimizers import optimizer as optimizer_rule
-from ..measure.steps import Make, Role, make_optimizers, rules_of
+from ..measure.steps import Role, make_optimizers, rules_of
 
 CODES = 256  # levels of a state of 8 bits, FP32; bitsandbytes keeps one table for each state, shared by all parameters
 
@@ -48,17 +48,13 @@ class WithoutValues(torch.optim.Optimizer):
         return states
 
 
-def optimizers_without_values(
-    name: str, weights: list[tuple[nn.Parameter, Role]], make: Make = make_optimizers
-) -> list[torch.optim.Optimizer]:
-    """As `make`, with stand-ins where the real ones need values."""
-    return [
-        made
-        for rule, part in rules_of(optimizer_rule(name), weights).items()
-        for made in (
-            [WithoutValues(rule, part)] if needs_values(rule) else make(rule.name, [(weight, "") for weight in part])
-        )
-    ]
+def optimizers_without_values(name: str, weights: list[tuple[nn.Parameter, Role]]) -> list[torch.optim.Optimizer]:
+    """As `make_optimizers`, with stand-ins where the real ones need values."""
+    made: list[torch.optim.Optimizer] = []
+    for rule, part in rules_of(optimizer_rule(name), weights).items():
+        named = [(weight, "") for weight in part]
+        made += [WithoutValues(rule, part)] if needs_values(rule) else make_optimizers(rule.name, named)
+    return made
 
 
 def needs_values(rule: Optimizer) -> bool:

@@ -18,7 +18,7 @@ from ...catalog.errors import WorkbookError, require_package, require_whole
 from ...catalog.hardware import reference_of, require_float8_kernels
 from ...catalog.setup_fields import MAX_TOKENS
 from ...catalog.train_setup import TrainSetup
-from ..measure.steps import Apply, Make, build_model, make_optimizers, require_one_rank, require_segments, run_of
+from ..measure.steps import build_model, require_one_rank, run_of
 from .fake import convert, without_memory
 from .loading import linears_made_on_host, load
 from .optimizers import optimizers_without_values
@@ -31,20 +31,16 @@ def train(
     gpu: str | Device | None = None,
     on: str = CUDA,
     steps: int = 2,
-    apply: Apply | None = None,
-    make: Make = make_optimizers,
     rank: int = 0,
     lengths: Sequence[int] = (),
 ) -> Trace:
     """Trace training steps of `setup` and account for the last; the optimizer's states are made in the first.
 
     `gpu` is a card of the catalogue, where it is None an A100, or an H100 in FP8; `on` is "cuda", or "cpu" for what
-    `measure.training_step` would measure here. `apply(model, policy)` puts the checkpointing in where it is more than
-    segments of layers: `helpers.techniques.checkpointing.apply`; `make(name, weights)` builds the optimizers that are
-    no library's: `helpers.techniques.optimizers.make`. bitsandbytes' have stand-ins, which make the same states. With
-    an adapter in the setup, only that is trained (`lora`). Where `setup.split` shares the run, `rank` is traced. With
-    `lengths`, the tokens that batches of a run are padded to, what is accounted for is a step on each, after the same
-    once before: what is reserved grows with every length that the cached blocks do not suit. Raises WorkbookError.
+    `measure.training_step` would measure here. bitsandbytes' optimizers have stand-ins, which make the same states.
+    With an adapter in the setup, only that is trained (`lora`). Where `setup.split` shares the run, `rank` is traced.
+    With `lengths`, the tokens that batches of a run are padded to, what is accounted for is a step on each, after the
+    same once before: what is reserved grows with every length that the cached blocks do not suit. Raises WorkbookError.
     Llama-2-7B in BF16, one sequence of 2,048, fused AdamW: 50.2 GiB, in about three seconds and no memory.
     """
     setup = _of_lengths(setup, lengths)
@@ -52,19 +48,17 @@ def train(
     if setup.split.by_parts:
         from .split import train_split  # here, for torch.distributed takes half a second
 
-        return train_split(setup, rank, gpu, on, steps, apply, make)
+        return train_split(setup, rank, gpu, on, steps)
     if setup.adapter:
-        return lora(setup, gpu=gpu, on=on, steps=steps, apply=apply, make=make, lengths=lengths)
+        return lora(setup, gpu=gpu, on=on, steps=steps, lengths=lengths)
     require_one_rank(setup)
     require_steps(steps)
-    if apply is None:
-        require_segments(setup)  # before a large model is built
     card = device(gpu or reference_of(setup))
     require_float8_kernels(setup, card)
     model = build_model(setup, "meta")
     with fake(on, card) as session:
         without_memory(model, session.mode)
-        run = run_of(setup, model, "cpu", partial(optimizers_without_values, make=make), apply, lengths)
+        run = run_of(setup, model, "cpu", optimizers_without_values, lengths)
         return record(run.step, run.model, run.optimizers, warmup=steps - 1)
 
 
@@ -76,16 +70,14 @@ def lora(
     on: str = CUDA,
     steps: int = 2,
     base: str | QuantizedBase | None = None,
-    apply: Apply | None = None,
-    make: Make = make_optimizers,
     lengths: Sequence[int] = (),
 ) -> Trace:
     """Trace training of the adapters of `setup.adapter`, its base frozen, as in peft.
 
     Where the setup names none, they are LoRA's, of `rank` on the linear layers called `targets`; `base` then quantizes
     what is frozen, which makes this QLoRA: "nf4", "nf4-dq", or a QuantizedBase that says more. None leaves it as
-    `setup.precision` keeps weights. The adapters are FP32, peft's default, unless the setup's say otherwise. `apply`,
-    `make` and `lengths` are as in `train`. Needs the package peft, and bitsandbytes for a quantized base. Raises
+    `setup.precision` keeps weights. The adapters are FP32, peft's default, unless the setup's say otherwise.
+    `lengths` are as in `train`. Needs the package peft, and bitsandbytes for a quantized base. Raises
     WorkbookError.
     """
     setup = _of_lengths(setup, lengths)
@@ -100,7 +92,7 @@ def lora(
             adapted: Any = convert(_with_adapters(model, adapter), partial(_in_type, adapter))
         if setup.checkpointing != "none":
             adapted.enable_input_require_grads()  # nothing is recomputed for an input that needs no gradient
-        run = run_of(setup, adapted, "cpu", partial(optimizers_without_values, make=make), apply, lengths)
+        run = run_of(setup, adapted, "cpu", optimizers_without_values, lengths)
         return record(run.step, run.model, run.optimizers, warmup=steps - 1)
 
 

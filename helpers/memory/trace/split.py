@@ -29,7 +29,7 @@ from ...catalog.hardware import reference_of
 from ...catalog.losses import FULL
 from ...catalog.split import ONE_GPU, Split
 from ...catalog.train_setup import TrainSetup
-from ..measure.steps import Apply, Make, TrainingRun, build_model, layer_list, make_optimizers, run_of, trained_weights
+from ..measure.steps import Make, TrainingRun, build_model, layer_list, make_optimizers, run_of, trained_weights
 from .optimizers import optimizers_without_values
 from .record import CUDA, Trace, fake, record, require_steps
 from .stages import Stages, require_pipeline
@@ -39,13 +39,7 @@ REDUCED = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def train_split(
-    setup: TrainSetup,
-    rank: int = 0,
-    gpu: str | Device | None = None,
-    on: str = CUDA,
-    steps: int = 2,
-    apply: Apply | None = None,
-    make: Make = make_optimizers,
+    setup: TrainSetup, rank: int = 0, gpu: str | Device | None = None, on: str = CUDA, steps: int = 2
 ) -> Trace:
     """Trace training steps of `setup` on one rank of its split, and account for the last.
 
@@ -58,13 +52,13 @@ def train_split(
     card = device(gpu or reference_of(setup))
     with fake(on, card, ranks=setup.ranks, rank=rank) as session:
         with mock.patch.object(session.mode, "allow_non_fake_inputs", True):  # Gemma makes a scale by torch.tensor
-            run = run_on_rank(setup, partial(optimizers_without_values, make=make), apply)
+            run = run_on_rank(setup, optimizers_without_values)
         with warnings.catch_warnings():  # a head split over ranks returns a view, which nobody writes into
             warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)
             return record(run.step, run.model, run.optimizers, warmup=steps - 1)
 
 
-def run_on_rank(setup: TrainSetup, make: Make = make_optimizers, apply: Apply | None = None) -> TrainingRun:
+def run_on_rank(setup: TrainSetup, make: Make = make_optimizers) -> TrainingRun:
     """This process's part of the model, with weights of no particular value, and its step.
 
     Its process group, a fake one or that of real ranks, has `setup.ranks`, and gives the rank.
@@ -80,7 +74,7 @@ def run_on_rank(setup: TrainSetup, make: Make = make_optimizers, apply: Apply | 
     if split.pipeline == 1:
         owner, name = layer_list(model, len(setup.model.layers))
         _sharded(model, getattr(owner, name), mesh["fsdp"], setup, split)
-        return run_of(computing, model.to_empty(device="cpu"), "cpu", make, apply)
+        return run_of(computing, model.to_empty(device="cpu"), "cpu", make)
     stages = Stages(model, setup, mesh["pipeline"].get_local_rank(), split.pipeline, split.schedule)
     for stage in stages:
         _sharded(stage, stage.decoder.layers, mesh["fsdp"], setup, split)

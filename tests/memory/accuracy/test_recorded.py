@@ -18,7 +18,6 @@ from helpers.course.record import record
 from helpers.memory.accuracy import recorded, recordings
 from helpers.memory.accuracy.recordings import Entry, Recording, read, write
 from helpers.memory.allocator import pack
-from helpers.techniques.checkpointing import apply
 from tests.course.record.rehearsal import rehearsed
 from tests.memory.accuracy.test_recordings import H100, MADE
 
@@ -26,7 +25,7 @@ from tests.memory.accuracy.test_recordings import H100, MADE
 @pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(recordings.HERE.glob("*.json")), ids=lambda path: path.stem)
 def test_every_recording_agrees(path: Path) -> None:
-    assert not list(recorded.disagreements(read(path), apply))
+    assert not list(recorded.disagreements(read(path)))
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +47,8 @@ def with_value(recording: Recording, quantity: str, factor: float) -> Recording:
 
 
 def test_a_true_recording_agrees(rehearsal):
-    assert not list(recorded.disagreements(rehearsal, apply))
-    answered = [set(recorded.predictions(entry, rehearsal.machine, apply)) for entry in rehearsal.entries]
+    assert not list(recorded.disagreements(rehearsal))
+    answered = [set(recorded.predictions(entry, rehearsal.machine)) for entry in rehearsal.entries]
     assert answered == [{"budget", "trace"}, {"simulator"}, set(), {"simulator"}]  # the third is a time
 
 
@@ -64,7 +63,7 @@ def test_a_true_recording_agrees(rehearsal):
     ],
 )
 def test_what_is_off_by_more_than_the_limit_is_told(rehearsal, quantity, factor, told):
-    found = list(recorded.disagreements(with_value(rehearsal, quantity, factor), apply))
+    found = list(recorded.disagreements(with_value(rehearsal, quantity, factor)))
     assert [line.rpartition(": ")[2].split()[0] for line in found] == told
 
 

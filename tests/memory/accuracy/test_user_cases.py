@@ -170,10 +170,9 @@ def test_a_training_run_is_what_the_trace_says(tmp_path, capsys, adapter) -> Non
     assert main(["accuracy", "--measured", written(tmp_path, run), "--json"]) == 0
     rows = {row["quantity"]: row["predicted"] for row in json.loads(capsys.readouterr().out)["rows"]}
     from helpers.catalog import Adapter
-    from helpers.techniques.optimizers import make
 
     fields = {**own, "adapter": Adapter(**adapter)} if adapter else own
-    found = trace.train(TrainSetup(**fields), "l4-24gb", make=make)
+    found = trace.train(TrainSetup(**fields), "l4-24gb")
     assert rows["peak allocated"] == found.peak_allocated_bytes
     assert rows["peak reserved"] == found.peak_reserved_bytes
     assert rows["peak of optimizer step"] <= rows["peak allocated"]

@@ -15,7 +15,6 @@ from helpers.catalog.split import Split
 from helpers.memory import budget, measure, trace
 from helpers.memory.breakdown import GIB, Phase, Point
 from helpers.memory.step import frozen
-from helpers.techniques.checkpointing import apply
 from tests.memory.configs import GEMMA2, QWEN2, variant
 
 pytest.importorskip("peft")
@@ -114,7 +113,7 @@ def test_the_peak_of_every_phase_is_where_peft_has_it(config, how):
     near = 0.006 if setup.adapter.kind == "dora" and setup.precision == "autocast-bf16" else 0.002
     near = 0.0005 if how.get("adapter_dtype") or how.get("dropout") else near
     gpu = how.get("gpu", "a100")
-    predicted, traced = budget.train(setup, gpu), trace.train(setup, gpu, apply=apply)
+    predicted, traced = budget.train(setup, gpu), trace.train(setup, gpu)
     forward, *backward, optimizer = (moment.total for moment in predicted.moments)
     found = dict(zip(Phase, (forward, max(backward), optimizer), strict=True))
     assert found == {phase: pytest.approx(traced.measured.at(phase).total, rel=near) for phase in Phase}

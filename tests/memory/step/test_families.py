@@ -19,7 +19,7 @@ from helpers.memory.step.decoders.attending import FORMULA
 from helpers.memory.step.decoders.families import PAGES, Gpt2
 from helpers.memory.step.layer_run import layer_run
 from helpers.memory.step.operators import Operators
-from helpers.techniques.checkpointing import apply, checkpointed, flops_of
+from helpers.techniques.checkpointing import checkpointed, flops_of
 
 GPU = "a100-80gb"
 SMALL = {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4}
@@ -133,7 +133,7 @@ def test_a_page_trains_the_weights_of_the_catalogue(name):
 @pytest.mark.parametrize(("name", "precision", "policy", "attention", "micro_batch"), list(ways()))
 def test_a_step_is_what_the_trace_says(name, precision, policy, attention, micro_batch):
     setup = setup_of(name, precision, policy, attention, micro_batch)
-    predicted, traced = budget.train(setup, GPU), trace.train(setup, GPU, apply=apply)
+    predicted, traced = budget.train(setup, GPU), trace.train(setup, GPU)
     statistics = 8 * (2 + 8) * setup.tokens if name in LAYER_NORM and precision == "bf16" else 0
     assert predicted.saved_bytes == pytest.approx(traced.measured.saved_bytes, rel=2e-4, abs=50_000 + statistics)
     assert predicted.tensor_bytes == pytest.approx(tensors_at_peak(traced), rel=0.005)
@@ -164,7 +164,7 @@ def test_other_recipes_are_what_the_trace_says(name, recipe, policy):
         pytest.importorskip("torchao")
     setup = setup_of(name, "bf16", policy, "eager" if name in EAGER_ALONE else "sdpa", 1)
     setup = replace(setup, optimizer="adamw-fused", **RECIPES[recipe])
-    predicted, traced = budget.train(setup, "h100"), trace.train(setup, "h100", apply=apply)
+    predicted, traced = budget.train(setup, "h100"), trace.train(setup, "h100")
     assert predicted.tensor_bytes == pytest.approx(tensors_at_peak(traced), rel=0.001)
 
 
@@ -219,7 +219,7 @@ def test_adapters_of_every_family_under_every_policy(name, precision, policy, ad
     pytest.importorskip("peft")
     setup = setup_of(name, precision, policy, "eager" if name in EAGER_ALONE else "sdpa", 1)
     setup = replace(setup, adapter=Adapter(**adapter))
-    predicted, traced = budget.train(setup, GPU), trace.train(setup, GPU, apply=apply)
+    predicted, traced = budget.train(setup, GPU), trace.train(setup, GPU)
     assert predicted.saved_bytes == pytest.approx(traced.measured.saved_bytes, rel=2e-4, abs=110_000)
     assert predicted.tensor_bytes == pytest.approx(tensors_at_peak(traced), rel=0.002)
 
@@ -354,7 +354,7 @@ def test_what_real_steps_have_shown(case):
         setup = replace(setup, micro_batches=adapter.pop("of", 1), adapter=Adapter(**{"rank": 8, **adapter}))
     else:
         setup = replace(setup, in_backward=True)  # so that the peak is in a layer, and not in gradients
-    predicted, traced = budget.train(setup), trace.train(setup, on="cpu", apply=apply)
+    predicted, traced = budget.train(setup), trace.train(setup, on="cpu")
     assert predicted.tensor_bytes == pytest.approx(tensors_at_peak(traced), rel=0.001)
     assert predicted.saved_bytes == pytest.approx(traced.measured.saved_bytes, abs=24_000)
 
@@ -363,7 +363,7 @@ def test_wide_heads_of_16_bits_sum_the_gradients_of_k_and_v_in_fp32():
     """The memory-efficient kernel, which a window takes: Gemma-3 with heads of 256, as the models have them."""
     config = {**model("gemma-3-12b-text").config, **SMALL, **HALF, "head_dim": 256}
     setup = TrainSetup(config, "bf16", "sgd", sequence=1024, checkpointing="full", in_backward=True)
-    predicted, traced = budget.train(setup, GPU), trace.train(setup, GPU, apply=apply)
+    predicted, traced = budget.train(setup, GPU), trace.train(setup, GPU)
     assert predicted.tensor_bytes == pytest.approx(tensors_at_peak(traced), rel=0.001)
 
 
@@ -371,5 +371,5 @@ def test_flash_attention_sums_dq_in_fp32_and_has_dk_and_dv_of_every_query_head()
     """Where all else is so narrow that the peak is in attention's backward."""
     config = {**model("llama-3-8b").config, **SMALL, **HEAD, "hidden_size": 128, "intermediate_size": 64}
     setup = TrainSetup(config, "bf16", "sgd", sequence=1024, checkpointing="full", in_backward=True)
-    predicted, traced = budget.train(setup, GPU), trace.train(setup, GPU, apply=apply)
+    predicted, traced = budget.train(setup, GPU), trace.train(setup, GPU)
     assert predicted.tensor_bytes == pytest.approx(tensors_at_peak(traced), abs=20_000)  # the ids

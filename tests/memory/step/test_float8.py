@@ -21,7 +21,7 @@ from helpers.memory.fit import ladder
 from helpers.memory.measure import steps
 from helpers.memory.step.decoders.linears import Linears
 from helpers.memory.step.operators import Operators
-from helpers.techniques.checkpointing import apply, flops_of
+from helpers.techniques.checkpointing import flops_of
 from tests.house import tree
 from tests.memory.configs import GEMMA2, OPT, QWEN2, variant
 from tests.versions import unmasked_opt
@@ -129,7 +129,7 @@ def test_the_head_and_odd_sizes_stay_bf16():
 def test_a_peak_among_the_casts_is_where_it_is_measured(config, choices):
     """A recomputation runs the last product, too: it saves its operands when it is done."""
     setup = fp8(config, **choices)
-    predicted, traced = budget.train(setup), trace.train(setup, on="cpu", apply=apply)
+    predicted, traced = budget.train(setup), trace.train(setup, on="cpu")
     assert predicted.peak_bytes == pytest.approx(traced.peak_bytes, rel=0.003)
     assert predicted.saved_bytes == pytest.approx(traced.measured.saved_bytes, rel=0.005)
     bf16 = budget.train(replace(setup, precision="bf16"))

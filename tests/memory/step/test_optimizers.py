@@ -10,7 +10,6 @@ from helpers.catalog.split import Split
 from helpers.memory import budget, measure, trace
 from helpers.memory.breakdown import Part, Point
 from helpers.memory.measure import steps
-from helpers.techniques.optimizers import make
 from tests.memory.configs import GPT2
 
 NARROW = {  # of the size of the small language model: 1.7 M parameters, no end larger than what lies between
@@ -51,7 +50,7 @@ def test_states_of_a_model_to_the_byte(name, shape, precision):
         if precision == "bf16":
             pytest.skip("the same states as of FP32 weights")
     setup = TrainSetup(MODELS[shape], precision, name, 1, 8)
-    run = steps.training_run(setup, "cpu", make=make)
+    run = steps.training_run(setup, "cpu")
     run.step()
     width = setup.precision_recipe.optimized_bytes
     predicted = sum(setup.optimizer_rule.state_bytes(*one[:1], width, one[1]) for one in setup.model.trained())
@@ -67,9 +66,9 @@ def test_the_peak_is_the_meter_s_and_the_trace_s(name, shape):
         pytest.importorskip("bitsandbytes")
     setup = TrainSetup(MODELS[shape], "fp32", name, 1, 16)
     predicted = budget.train(setup)
-    measured = measure.training_step(setup, "cpu", make=make)
+    measured = measure.training_step(setup, "cpu")
     assert predicted.peak_bytes == pytest.approx(measured.peak_bytes, rel=0.003)
-    assert trace.train(setup, on="cpu", make=make).peak_bytes == pytest.approx(measured.peak_bytes, abs=1024)
+    assert trace.train(setup, on="cpu").peak_bytes == pytest.approx(measured.peak_bytes, abs=1024)
 
 
 @pytest.mark.all
@@ -78,7 +77,7 @@ def test_the_peak_is_the_meter_s_and_the_trace_s(name, shape):
 @pytest.mark.parametrize("precision", ["bf16", "autocast-bf16", "megatron-bf16"])
 def test_the_peak_in_other_precisions(name, shape, precision):
     setup = TrainSetup(MODELS[shape], precision, name, 1, 16)
-    found = trace.train(setup, on="cpu", make=make)
+    found = trace.train(setup, on="cpu")
     assert budget.train(setup).peak_bytes == pytest.approx(found.peak_bytes, rel=0.006)
 
 
@@ -129,7 +128,7 @@ def test_in_the_backward_each_weight_s_optimizer_has_tables_of_its_own():
     """256 levels in FP32 for each of two states, where states are in 8 bits; else all weights share them."""
     pytest.importorskip("bitsandbytes")
     setup = TrainSetup(NARROW, "fp32", "adamw-8bit", 1, 16, in_backward=True)
-    run = steps.training_run(setup, "cpu", make=make)
+    run = steps.training_run(setup, "cpu")
     run.step()
     tables = {
         state[name].data_ptr(): state[name].nbytes

@@ -9,8 +9,9 @@ import torch
 from helpers.catalog import TrainSetup, WorkbookError
 from helpers.memory import budget, measure, trace
 from helpers.memory.breakdown import Phase, Point
+from helpers.memory.measure import steps
 from helpers.memory.measure.steps import build_model, run_of, training_run
-from helpers.techniques.checkpointing import apply, checkpointed, flops_of
+from helpers.techniques.checkpointing import checkpointed, flops_of
 from tests.memory.configs import llama_7b
 
 BASE = {
@@ -115,7 +116,7 @@ def test_the_peak_moves_from_the_loss_to_a_layer():
 def test_the_peak_can_lie_in_the_middle():
     """Of nested segments 1-3 and 4-5 the end of the first: most boundaries, and the gradients of two layers."""
     setup = replace(setup_of("llama", policy="nested:3"), micro_batch=8)
-    predicted, measured = budget.train(setup), measure.training_step(setup, "cpu", apply=apply)
+    predicted, measured = budget.train(setup), measure.training_step(setup, "cpu")
     assert predicted.peak.name == "backward of layer 3"
     assert (predicted.peak.at, predicted.peak.layer) == (Point.LAYER, 2)
     assert predicted.peak_bytes == pytest.approx(measured.peak_bytes, rel=0.002)
@@ -142,7 +143,7 @@ def test_on_cuda_the_statistics_of_a_norm_stay_fp32_and_on_a_cpu_they_do_not():
 def test_on_cuda_as_the_trace_tells_it(policy, precision):
     """With the workspaces of cuBLASLt, a MiB for each thread that multiplies and adds a bias."""
     setup = setup_of("gpt2", precision, policy=policy)
-    traced = trace.train(setup, apply=apply)
+    traced = trace.train(setup)
     assert budget.train(setup, "a100-80gb").peak_bytes == pytest.approx(traced.peak_bytes, abs=2**15)
 
 
@@ -188,36 +189,29 @@ def test_gemma_runs_the_last_product_again_because_a_norm_reads_it():
     assert parts("module:mlp")[0].recomputed == 42 * 2 * 128 * 2 * down.weights
 
 
-@pytest.mark.parametrize("policy", ["selective", "offload", "module:mlp"])
-def test_without_a_way_to_apply_it_a_policy_is_refused_and_told_of(policy):
-    setup = setup_of("llama", policy=policy)
-    for instrument in (lambda: measure.training_step(setup, "cpu"), lambda: trace.train(setup)):
-        with pytest.raises(WorkbookError, match=r"pass apply=helpers\.techniques\.checkpointing\.apply"):
-            instrument()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["full", "nested:2", pytest.param("sqrt-n", marks=pytest.mark.all)])
-def test_segments_need_no_apply_and_give_the_same(policy):
+def test_segments_around_whole_layers_are_what_the_technique_makes(policy, monkeypatch):
     setup = setup_of("qwen3", policy=policy)
-    for instrument in (
-        lambda **how: measure.training_step(setup, "cpu", **how),
-        lambda **how: trace.train(setup, on="cpu", **how),
-    ):
-        assert instrument().peak_bytes == instrument(apply=apply).peak_bytes
+    instruments = (lambda: measure.training_step(setup, "cpu"), lambda: trace.train(setup, on="cpu"))
+    own = [instrument().peak_bytes for instrument in instruments]
+    monkeypatch.setattr(steps, "whole_layers", lambda segments: False)
+    assert [instrument().peak_bytes for instrument in instruments] == own
 
 
-def test_apply_is_handed_the_model_and_the_policy_and_only_where_there_is_one():
+def test_a_technique_is_handed_the_model_and_the_policy_where_no_segments_do(monkeypatch):
     seen = []
+    monkeypatch.setattr(steps, "registered", lambda kind: lambda *given: seen.append((kind, *given)))
     for policy in ("none", "full", "selective"):
-        training_run(setup_of("llama", policy=policy), "cpu", apply=lambda *given: seen.append(given))
-    assert [policy for _, policy in seen] == ["full", "selective"]
-    assert all(isinstance(model, torch.nn.Module) for model, _ in seen)
+        training_run(setup_of("llama", policy=policy), "cpu")
+    [(kind, model, policy)] = seen
+    assert (kind, policy) == ("checkpointing", "selective")
+    assert isinstance(model, torch.nn.Module)
 
 
-def test_measured_and_traced_with_apply_agree():
+def test_measured_and_traced_agree_where_activations_are_offloaded():
     setup = setup_of("llama", policy="offload")
-    measured, traced = measure.training_step(setup, "cpu", apply=apply), trace.train(setup, on="cpu", apply=apply)
+    measured, traced = measure.training_step(setup, "cpu"), trace.train(setup, on="cpu")
     assert traced.peak_bytes - measured.peak_bytes == 4096  # the batch of 480 tokens, made before the step
     assert traced.measured.saved_bytes == measured.saved_bytes
 

@@ -11,13 +11,11 @@ import pytest
 
 from helpers.catalog.errors import WorkbookError
 from helpers.catalog.models import model
-from helpers.catalog.policies import whole_layers
 from helpers.catalog.split import Split
 from helpers.catalog.train_setup import TrainSetup
 from helpers.memory import budget, trace
 from helpers.memory.step.ranks.pipelines import works_of
 from helpers.memory.step.ranks.tensor_parts import rank_shape
-from helpers.techniques.checkpointing import apply
 from helpers.techniques.parallel.formula import parameter_bytes
 from tests.versions import divided_embedding
 
@@ -199,8 +197,8 @@ PARTS = {  # small, so that the whole gradient of an embedding, or a tied table'
 
 
 def off(setup: TrainSetup, split: Split, rank: int = 0) -> float:
-    put_in, shared = None if whole_layers(setup.segments) else apply, replace(setup, split=split)
-    traced = trace.train(shared, "h100", apply=put_in, rank=rank)
+    shared = replace(setup, split=split)
+    traced = trace.train(shared, "h100", rank=rank)
     return budget.train(shared, "h100", rank).tensor_bytes / traced.tensor_bytes - 1
 
 

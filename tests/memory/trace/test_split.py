@@ -11,7 +11,6 @@ from helpers.catalog.split import Split
 from helpers.catalog.train_setup import TrainSetup
 from helpers.memory import trace
 from helpers.memory.breakdown import Part
-from helpers.techniques.checkpointing import apply
 from helpers.techniques.parallel.formula import parameter_bytes
 from tests.memory.trace import rank_cases
 from tests.versions import divided_embedding
@@ -73,14 +72,6 @@ WRONG = {
     "micro-batches": (lambda: trace.train(shared(Split(pipeline=2))), "1 micro-batches in a pipeline of 2"),
     "ZeRO beside it": (lambda: Split(fsdp=2, data=2, zero=3), "one of them"),
     "replicas beside it": (lambda: trace.train(shared(Split(fsdp=2, data=2))), "2 replicas"),
-    "segments that run layers uncalled": (
-        lambda: trace.train(shared(Split(fsdp=2), checkpointing="nested:2"), apply=apply),
-        "that FSDP2 shards each",
-    ),
-    "a policy that needs apply": (
-        lambda: trace.train(shared(Split(fsdp=2), checkpointing="selective")),
-        "nothing here puts it into a model",
-    ),
     "segments in segments of a stage": (
         lambda: trace.train(shared(Split(pipeline=2), checkpointing="nested:2", micro_batches=4)),
         "in a pipeline's stages",
@@ -93,10 +84,8 @@ WRONG = {
 }
 
 
-def test_segments_in_segments_are_put_in_without_apply():
-    """FSDP2 gathers a layer when it is called, and so they call them; on one GPU it is what `apply` makes."""
-    nested = replace(SETUP, checkpointing="nested:2")
-    assert trace.train(nested, on="cpu").peak_bytes == trace.train(nested, on="cpu", apply=apply).peak_bytes
+def test_segments_in_segments_keep_less_than_segments():
+    """FSDP2 gathers a layer when it is called, and so they call them."""
     sharded = {
         policy: trace.train(shared(Split(fsdp=2), checkpointing=policy)).measured.saved_bytes
         for policy in ("none", "full", "nested:2")
