@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.catalog import Adapter, ServeSetup, device
+from helpers.catalog import Adapter, ServeSetup, TrainSetup, device
 from helpers.course import notebook as nb
 from helpers.lesson import job
 from helpers.memory import budget
@@ -48,6 +48,7 @@ def longer_qlora() -> float:
 COPIED = COPIES / JOB.parts["activations"]
 CACHE = budget.serve(ServeSetup("llama-3.1-8b", users=1, context=2048)).parts["kv_cache"]
 FIRST = JOB.parts["parameters"] + JOB.parts["optimizer"]
+FEW = budget.train(TrainSetup("tiny-llama", precision="fp32", optimizer="adamw-fused", sequence=32))
 NUMBERS = [
     ("00", "00-job", "29.9 GiB", "{:.1f}", lambda: JOB.parts["parameters"] / GIB),
     ("00", "00-job", "| 31.8 GiB", "{:.1f}", lambda: (JOB.parts["activations"] + JOB.parts["logits"]) / GIB),
@@ -62,6 +63,12 @@ NUMBERS = [
     ("01", "388ce1fa", "0.27 GB at 2,048", "{:.2f}", lambda: CACHE / GB),
     ("02", "02-autocast", "keeps 888 MiB", "{:.0f}", lambda: of_a_layer("autocast-bf16")),
     ("02", "02-autocast", "Your 392 are", "{:.0f}", lambda: of_a_layer("bf16")),
+    ("02", "02-more", "kept 2.7 MiB", "{:.1f}", lambda: FEW.at("loss").parts["activations"] / 2**20),
+    ("02", "02-more", "took 1.5", "{:.1f}", lambda: FEW.at("loss").parts["logits"] / 2**20),
+    ("02", "ba5b957d", "takes 56 MiB", "{:.0f}", lambda: 2 * 2_048 * 14_336 / 2**20),
+    ("02", "do-this-ask", "loss peak | 103.7", "{:.1f}", lambda: (FIRST + COPIES) / GIB),
+    ("02", "do-this-ask", "17.8 for each", "{:.1f}", sequence),
+    ("02", "do-this-ask", "optimizer peak | 149.6", "{:.1f}", lambda: gib(optimizer="adamw-foreach")),
     ("02", "c8f35b68", "is 103.7 GiB", "{:.1f}", lambda: (FIRST + COPIES) / GIB),
     ("02", "c8f35b68", "another 17.8 for", "{:.1f}", sequence),
     ("02", "do-this-why", "sequences 34 GiB", "{:.0f}", fused_loss),
