@@ -7,7 +7,7 @@ files that grow beyond a limit. So what is refused does not depend on how it is 
     function that stands in its file, says so in its own code, and does not hand it on: `namedtuple` does, a pool of
     threads that was handed `sys._getframe` does not. Whoever was asked by us, or by an import, gets one too.
 *   **Bytes in files, shared memory, pipes, names of files, other processes.** An answer's memory is counted, and these
-    are not. What the ranks of `helpers.lesson` need to start is not refused.
+    are not. What the ranks of `helpers.lesson` need to start is not refused. What was opened before is shut: `stores`.
 
 Whose code it is decides `genuine`. What decides is held by closures, which patches of modules do not change. It is no
 wall: Python shows a closure's cells to whoever asks for them, and raises no event. `tamper_checks` names the spellings.
@@ -31,11 +31,14 @@ from sys import _getframe as _frame_at
 from sys import audit
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, NamedTuple
+from weakref import ref
 
 import helpers
 
-from . import genuine
+from . import genuine, stores
 from .genuine import LIBRARIES, OF_THE_LAB, OURS, PATHS, Codes, Whose, codes_of, file_of, place_of, whose
+from .ranks.reaper import STARTED
+from .stores import Socket, There, adopt_orphans, now_there, number_of, reopen, shut
 
 _FRAME, _ATTRIBUTE, _HOOK = "sys._getframe", "object.__getattr__", "sys.addaudithook"
 _OF_FRAMES = (_FRAME, "sys._current_frames")
@@ -55,6 +58,7 @@ _KEEPING = frozenset(
         *("os.pipe", "os.memfd_create", "_posixshmem.shm_open"),  # for these we raise the events ourselves: _SILENT
     }
 )
+_STARTING = ("socket.__new__", STARTED)
 _SILENT = {"pipe": "os.pipe", "pipe2": "os.pipe", "memfd_create": "os.memfd_create", "shm_open": "_posixshmem.shm_open"}
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC
 MOST_IN_A_FILE = 16 << 10  # what ranks write while they start fits; no tensor worth hiding does
@@ -95,25 +99,28 @@ class Guard(NamedTuple):
     ours: Callable[[CodeType, dict[str, Any]], None]
 
 
-def guard(lab: Iterable[CodeType] = ()) -> Guard:
+def guard(lab: Iterable[CodeType] = (), before: There | None = None) -> Guard:
     """From here on this process is watched, for good. Called once, before anything of a learner's runs.
 
-    A rank gets copies of the lab's own code: what equals `lab` counts as ours.
+    A rank gets copies of the lab's own code: what equals `lab` counts as ours; and what was there `before`, if that was
+    earlier: descriptors, shared memory, processes.
     """
     if "torch" in sys.modules:
         for name in _LOOK_OF_OURS:  # what comes later is not ours
             importlib.import_module(f"{helpers.__name__}.{name}")
-    every = vars(genuine) | globals()
+    every = vars(stores) | vars(genuine) | globals()
     ours = {name: value for name, value in every.items() if not name.startswith("__")}
     ours |= {"__builtins__": dict(vars(builtins)), "__name__": __name__, "__file__": __file__}
     for name, value in list(ours.items()):  # a namespace that nobody else has: who changes this module changes nothing
-        if isinstance(value, FunctionType) and value.__module__ in (__name__, genuine.__name__):
+        if isinstance(value, FunctionType) and value.__module__ in (__name__, genuine.__name__, stores.__name__):
             ours[name] = FunctionType(value.__code__, ours, name, value.__defaults__)
-    return ours["_guard"](lab)
+    adopt_orphans()
+    return ours["_guard"](lab, before or now_there())
 
 
-def _guard(copied: Iterable[CodeType]) -> Guard:
+def _guard(copied: Iterable[CodeType], before: There) -> Guard:
     depth, reached, looking = [0], list[str](), set[int]()
+    sockets, processes = list[ref](), set[int]()  # of what starts ranks
     know = whose(copied, _CODES)
     kept = {str(vars(one).get("__file__")): [_as_it_is(one)] for one in _modules_of_ours()}
     also = [_as_it_is(holder) for holder in _UNCHANGED]
@@ -129,7 +136,7 @@ def _guard(copied: Iterable[CodeType]) -> Guard:
         keeps = depth[0] and (event in _KEEPING or (event == "open" and (arguments[2] or 0) & _WRITES))
         if event == _HOOK:
             raise RuntimeError("hooks of audit events cannot be added here")
-        if not keeps and not (sees and (depth[0] or event in _OF_FRAMES)):
+        if event not in _STARTING and not keeps and not (sees and (depth[0] or event in _OF_FRAMES)):
             return
         thread = _thread_of()
         if thread in looking:
@@ -137,6 +144,11 @@ def _guard(copied: Iterable[CodeType]) -> Guard:
         looking.add(thread)
         frame = _frame_at(1)
         looking.discard(thread)  # from here on: what runs of a learner's, as it is compared with something, is watched
+        if event in _STARTING and _starts_ranks(frame, know):
+            processes.update(arguments if event == STARTED else ())
+            sockets.extend(ref(one) for one in arguments[:1] if type(one) is Socket)
+        if not keeps and not sees:
+            return
         what = str(arguments[1]) if event == _ATTRIBUTE else event
         word = what.rpartition(".")[2]
         learners = not file_of(frame.f_code).startswith(LIBRARIES) or _passes_to_a_learner(frame)
@@ -159,10 +171,15 @@ def _guard(copied: Iterable[CodeType]) -> Guard:
         soft, hard = getrlimit(RLIMIT_FSIZE)
         setrlimit(RLIMIT_FSIZE, (MOST_IN_A_FILE, hard))  # whoever writes: Python, or a library that tells nobody
         depth[0] += 1
+        shared = []
         try:
+            looking.add(_thread_of())
+            shared = shut(before, [number_of(one) for at in sockets if (one := at()) is not None], processes)
+            looking.discard(_thread_of())
             yield
         finally:
             depth[0] -= 1
+            reopen(shared)
             setrlimit(RLIMIT_FSIZE, (soft, hard))
 
     def ours(code: CodeType, names: dict[str, Any]) -> None:
@@ -213,6 +230,14 @@ def _may_keep(event: str, arguments: tuple, frame: FrameType | None, know: Whose
         if imports or any(part in file for part in _STARTS) or file.startswith(OF_THE_LAB):
             return True
         if (file.startswith(_IMPORTS) and "__pycache__" in path) or place_of(frame) == _WAKES:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _starts_ranks(frame: FrameType | None, know: Whose) -> bool:
+    while frame is not None and know.genuine(frame):
+        if any(part in frame.f_code.co_filename for part in _STARTS):
             return True
         frame = frame.f_back
     return False

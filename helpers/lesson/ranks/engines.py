@@ -47,7 +47,9 @@ class Engines:
         self.processes: dict[int, psutil.Process] = {}
         self._undo = contextlib.ExitStack()
         self.close = weakref.finalize(self, close_if_owner, self._undo, os.getpid())  # also at exit, and when collected
-        self._undo.callback(stop_reaper, start_reaper(self.mark, self.folder))
+        started = start_reaper(self.mark, self.folder)
+        sys.audit(reaper.STARTED, started.pid)
+        self._undo.callback(stop_reaper, started)
         self._undo.callback(reaper.reap, self.mark, self.folder)
 
     def launch(self, count: int) -> None:
@@ -72,6 +74,7 @@ class Engines:
             cluster.start_controller_sync(controller_args=arguments, **marked)
             marked["environment"] |= QUIET
             cluster.start_engines_sync(count, engine_args=ENGINE, **marked)
+            sys.audit(reaper.STARTED, cluster.controller.pid, *(one.pid for one in cluster.engines.values()))
         return cluster
 
     def last_log_line(self) -> str:

@@ -74,6 +74,10 @@ def join_group(environment: dict[str, str], store_port: int, backend: str, threa
         _rank["store"] = TCPStore(address, store_port, ranks, is_master=False, timeout=FOREVER)
     _rank["backend"] = backend
     _init_process_group(0)
+    if sys.platform == "linux":
+        from ..stores import now_there
+
+        _rank["there"] = now_there()
 
 
 def _init_process_group(call: int) -> None:
@@ -111,7 +115,7 @@ def _watched(lab: bytes) -> contextlib.AbstractContextManager[None]:
     if "guard" not in _rank:
         from ..guard import guard
 
-        _rank["guard"] = guard(marshal.loads(lab))
+        _rank["guard"] = guard(marshal.loads(lab), _rank.get("there"))
     return _rank["guard"].asking()
 
 

@@ -611,6 +611,119 @@ def test_nothing_is_kept_where_bytes_are_not_counted(kernel, words):
     assert reached_in(found.cells["ask-0"]) == [], "it is refused, and nobody is accused"
 
 
+# Each way to open beforehand what keeps bytes: a cell of one's own does; `fill` puts bytes there and takes them out.
+OPENS = {
+    "a pipe": ("ends = os.pipe()", "os.write(ends[1], data)", "os.read(ends[0], SIZE)"),
+    "a pipe that is named by its number": (
+        "ends = os.pipe()\nboth = os.open(f'/proc/self/fd/{ends[0]}', os.O_RDWR)\n[*map(os.close, ends)]",
+        "os.write(both, data)",
+        "os.read(both, SIZE)",
+    ),
+    "a pair of sockets": ("a, b = socket.socketpair()", "a.send(data)", "b.recv(SIZE)"),
+    "datagrams": (
+        "a = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\na.bind(('127.0.0.1', 0))",
+        "a.sendto(data, a.getsockname())",
+        "a.recv(SIZE)",
+    ),
+    "a connection to itself": (
+        """s = socket.create_server(('127.0.0.1', 0))
+a = socket.create_connection(s.getsockname())
+b = s.accept()[0]
+b.settimeout(1)""",
+        "a.sendall(data)",
+        "b.recv(SIZE, socket.MSG_WAITALL)",
+    ),
+    "a call that nobody takes": (
+        "s = socket.create_server(('127.0.0.1', 0))\na = socket.create_connection(s.getsockname())\ns.settimeout(1)",
+        "a.sendall(data)",
+        "s.accept()[0].recv(SIZE, socket.MSG_WAITALL)",
+    ),
+    "a socket with a name": (
+        """s = socket.socket(socket.AF_UNIX)
+s.bind('\\0mine')
+s.listen()
+a = socket.socket(socket.AF_UNIX)
+a.connect('\\0mine')
+b = s.accept()[0]""",
+        "a.sendall(data)",
+        "b.recv(SIZE)",
+    ),
+    "an event loop": ("loop = asyncio.new_event_loop()", "loop._csock.send(data)", "loop._ssock.recv(SIZE)"),
+    "a terminal": ("a, b = os.openpty()\ntty.setraw(b)", "os.write(a, data[:4000])", "os.read(b, 4000) + data[4000:]"),
+    "a file": ("one = tempfile.TemporaryFile(buffering=0)", "one.write(data)", "[one.seek(0), one.read()][1]"),
+    "a file in memory": ("one = os.memfd_create('one')", "os.pwrite(one, data, 0)", "os.pread(one, SIZE, 0)"),
+    "a child": (
+        """down, up = os.pipe(), os.pipe()
+if os.fork() == 0:
+    while True:
+        os.write(up[1], os.read(down[0], SIZE))
+os.close(down[0]), os.close(up[1])""",
+        "os.write(down[1], data)",
+        "os.read(up[0], SIZE)",
+    ),
+    "a program": (
+        "one = subprocess.Popen(['cat'], stdin=-1, stdout=-1, bufsize=0)",
+        "one.stdin.write(data)",
+        "one.stdout.read(SIZE)",
+    ),
+    "an orphan": (
+        """down, up = os.pipe(), os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        while True:
+            os.write(up[1], os.read(down[0], SIZE))
+    os._exit(0)
+os.wait(), os.close(down[0]), os.close(up[1])""",
+        "os.write(down[1], data)",
+        "os.read(up[0], SIZE)",
+    ),
+}
+MAPS = {
+    "memory without a name": ("one = mmap.mmap(-1, 1 << 20)", "one[:SIZE] = data"),
+    "memory of a file": (
+        "file = tempfile.TemporaryFile()\nfile.truncate(1 << 20)\none = mmap.mmap(file.fileno(), 1 << 20)",
+        "one[:SIZE] = data",
+    ),
+    "memory that has a name": (
+        "from multiprocessing import shared_memory\none = shared_memory.SharedMemory(create=True, size=1 << 20)",
+        "one.buf[:SIZE] = data",
+    ),
+    "a tensor that is shared": (
+        "import torch\none = torch.zeros(1 << 18).share_memory_()",
+        "one.numpy().view('uint8')[:SIZE] = 7",
+    ),
+}
+IMPORTS = "import asyncio, mmap, os, socket, subprocess, tempfile, tty\nSIZE = 8000"
+
+
+@pytest.mark.parametrize("words", OPENS)
+def test_what_keeps_bytes_and_was_opened_before_is_shut(kernel, words):
+    opens, puts, takes = OPENS[words]
+    answer = f"def fill(count):\n    data = bytes(range(250)) * 32\n    {puts}\n    return {takes} == data"
+    found = kernel(f"{IMPORTS}\n{opens}", answer, asks=("asked(fill, 4)",))
+    assert found.cells["answer-0"].passed, found.cells["answer-0"].message
+    assert found.rows != [[True]]
+
+
+@pytest.mark.parametrize("words", MAPS)
+def test_shared_memory_of_an_earlier_cell_is_not_written_while_it_is_asked(kernel, words):
+    opens, puts = MAPS[words]
+    answer = f"def fill(count):\n    data = bytes(range(250)) * 32\n    {puts}\n    return True"
+    found = kernel(f"{IMPORTS}\n{opens}", answer, asks=("asked(fill, 4)",))
+    assert found.cells["answer-0"].passed, found.cells["answer-0"].message
+    assert found.rows != [[True]]
+    assert found.cells["ask-0"].fatal == "died"
+
+
+@pytest.mark.parametrize("words", {**OPENS, **MAPS})
+def test_who_opened_it_and_uses_it_for_nothing_loses_nothing(kernel, words):
+    opens = {**OPENS, **MAPS}[words][0]
+    found = kernel(f"{IMPORTS}\n{opens}", FILL, asks=(DRIVES, DRIVES))
+    assert found.rows == [[DRIVEN], [DRIVEN]]
+    assert reached_in(found.cells["ask-0"]) == []
+
+
 ON_RANKS = """from helpers.lesson.ranks import Ranks
 import sys
 ranks = Ranks(1)
@@ -633,6 +746,31 @@ def test_ranks_are_watched_as_well(kernel, words):
     found = kernel(answer, asks=(f"{ON_RANKS}\nasked(driven, 4)",))
     assert told in json.dumps(found.rows)
     assert "90214" not in json.dumps(found.rows)
+
+
+KEEPS_ON_RANKS = """from helpers.lesson.ranks import Ranks
+ranks = Ranks(1)
+def opens():
+    import builtins, os
+    builtins.ends = os.pipe()
+ranks.run(opens)
+def fill(count):
+    import builtins, os
+    os.write(builtins.ends[1], bytes(count))
+    return len(os.read(builtins.ends[0], count))"""
+
+
+def test_what_was_opened_on_ranks_before_is_shut(kernel):
+    asks = "def driven(count):\n    return ranks.run(fill, count)\nasked(driven, 4)"
+    found = kernel(KEEPS_ON_RANKS, asks=(asks,), names="fill ranks")
+    assert "Bad file descriptor" in json.dumps(found.rows)
+
+
+def test_ranks_of_ones_own_go_on_and_may_start_anew(kernel):
+    asks = "def driven(count):\n    return ranks.run(fill, count)\nasked(driven, 4)"
+    anew = asks.replace("    return", "    ranks.stop()\n    return")
+    found = kernel(KEEPS_ON_RANKS, "def fill(count): return count", asks=(asks, anew, asks), names="fill ranks")
+    assert found.rows == [[[4]], [[4]], [[4]]]
 
 
 @pytest.mark.parametrize("saves", ["torch.save(torch.zeros(9999), 'kept')", "torch.zeros(9999).share_memory_()"])
