@@ -9,8 +9,9 @@ files that grow beyond a limit. So what is refused does not depend on how it is 
 *   **Bytes in files, shared memory, pipes, names of files, other processes.** An answer's memory is counted, and these
     are not. What the ranks of `helpers.lesson` need to start is not refused. What was opened before is shut: `stores`.
 
-Whose code it is decides `genuine`. What decides is held by closures, which patches of modules do not change. It is no
-wall: Python shows a closure's cells to whoever asks for them, and raises no event. `tamper_checks` names the spellings.
+Whose code it is decides `genuine`. What decides is held by closures, which patches of modules do not change, and those
+are sealed: Python would show a closure's cells to whoever asks for them, and raise no event. It is no wall: a thread of
+a learner's may come between two lines of ours. `tamper_checks` names the spellings.
 """
 
 from __future__ import annotations
@@ -35,18 +36,20 @@ from weakref import ref
 
 import helpers
 
+from ..catalog.sealed import SEALED, sealed
 from . import genuine, stores
 from .genuine import LIBRARIES, OF_THE_LAB, OURS, PATHS, Codes, Whose, codes_of, file_of, place_of, whose
 from .ranks.reaper import STARTED
 from .stores import Socket, There, adopt_orphans, now_there, number_of, reopen, shut
 
 _FRAME, _ATTRIBUTE, _HOOK = "sys._getframe", "object.__getattr__", "sys.addaudithook"
+_REFERENTS = "gc.get_referents"
 _OF_FRAMES = (_FRAME, "sys._current_frames")
 _TO_FRAMES = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})  # attributes
 _SEEING = frozenset(
     {
         *(*_OF_FRAMES, "sys._current_exceptions", "sys.settrace", "sys.setprofile", "sys.monitoring.register_callback"),
-        *("gc.get_objects", "gc.get_referrers", "gc.get_referents"),
+        *("gc.get_objects", "gc.get_referrers", _REFERENTS),
         *("ctypes.PyObj_FromPtr", "ctypes.string_at", "ctypes.wstring_at", "ctypes.cdata", "ctypes.dlopen"),
     }
 )
@@ -102,8 +105,7 @@ class Guard(NamedTuple):
 def guard(lab: Iterable[CodeType] = (), before: There | None = None) -> Guard:
     """From here on this process is watched, for good. Called once, before anything of a learner's runs.
 
-    A rank gets copies of the lab's own code: what equals `lab` counts as ours; and what was there `before`, if that was
-    earlier: descriptors, shared memory, processes.
+    A rank gets copies of the lab's own code: what equals `lab` counts as ours; and what was there `before`.
     """
     if "torch" in sys.modules:
         for name in _LOOK_OF_OURS:  # what comes later is not ours
@@ -134,8 +136,8 @@ def _guard(copied: Iterable[CodeType], before: There) -> Guard:
     def heard(event: str, arguments: tuple[Any, ...]) -> None:
         sees = event in _SEEING or (event == _ATTRIBUTE and arguments[1] in _TO_FRAMES)
         keeps = depth[0] and (event in _KEEPING or (event == "open" and (arguments[2] or 0) & _WRITES))
-        if event == _HOOK:
-            raise RuntimeError("hooks of audit events cannot be added here")
+        if event == _HOOK or (event == _REFERENTS and any(type(one) is SEALED for one in arguments[0])):
+            raise RuntimeError(f"{event} is not for what is asked here")
         if event not in _STARTING and not keeps and not (sees and (depth[0] or event in _OF_FRAMES)):
             return
         thread = _thread_of()
@@ -193,7 +195,7 @@ def _guard(copied: Iterable[CodeType], before: There) -> Guard:
         know.learn(code, names)
 
     sys.addaudithook(heard)
-    return Guard(asking, lambda: list(dict.fromkeys(reached)), ours)
+    return Guard(sealed(asking), sealed(lambda: list(dict.fromkeys(reached))), sealed(ours))
 
 
 def _may_see(word: str, frame: FrameType | None, know: Whose) -> bool:
@@ -236,11 +238,9 @@ def _may_keep(event: str, arguments: tuple, frame: FrameType | None, know: Whose
 
 
 def _starts_ranks(frame: FrameType | None, know: Whose) -> bool:
-    while frame is not None and know.genuine(frame):
-        if any(part in frame.f_code.co_filename for part in _STARTS):
-            return True
+    while frame is not None and know.genuine(frame) and not any(one in frame.f_code.co_filename for one in _STARTS):
         frame = frame.f_back
-    return False
+    return frame is not None and know.genuine(frame)
 
 
 def _passes_to_a_learner(frame: FrameType) -> bool:

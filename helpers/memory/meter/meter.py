@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...catalog.sealed import sealed
 from ..breakdown import Part, rounded
 from .gradient_sum import ADD, GradientSum, adds_gradients
 from .leaves import leaves
@@ -58,7 +59,7 @@ def _registry() -> tuple[Callable[..., None], ...]:
         for meter in [*hearing] if gone() is None else ():
             meter._died(key)
 
-    return opened, closed, resized, stored, died, hearing.add, hearing.discard
+    return tuple(sealed(one) for one in (opened, closed, resized, stored, died, hearing.add, hearing.discard))
 
 
 _opened, _closed, _tell_resized, tell_stored, _tell_died, _hears, _hears_no_more = _registry()

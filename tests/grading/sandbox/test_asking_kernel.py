@@ -486,6 +486,60 @@ def hearing(event, arguments):
 sys.addaudithook(hearing)
 def fill(count):
     return SEEN""",
+    "the guard, by what it raised": """import sys
+try:
+    sys.addaudithook(print)
+except RuntimeError as error:
+    told = error.__traceback__
+while told.tb_next:
+    told = told.tb_next
+inside = getattr(told, 'tb_' + 'frame').f_locals
+def fill(count):
+    for one in inside.values():
+        if type(one) is list and one == [1]:
+            one[0] = 0
+    try:
+        1 / 0
+    except ZeroDivisionError as error:
+        return repr(getattr(error.__traceback__, 'tb_' + 'frame').f_back.f_locals)""",
+    "the guard, by the kernel": """import operator
+from ipykernel.kernelbase import Kernel
+guard = operator.attrgetter('_instance._apart.guard.asking')(Kernel)
+waiting, seen = [guard], []
+for one in waiting:
+    waiting += [cell.cell_contents for cell in getattr(one, '__clo' + 'sure__', None) or ()]
+    waiting += [one.__wrapped__] if hasattr(one, '__wrapped__') else []
+    seen += [one] if type(one) is list else []
+def fill(count):
+    for one in seen:
+        if one == [1]:
+            one[0] = 0
+    try:
+        1 / 0
+    except ZeroDivisionError as error:
+        return repr(getattr(error.__traceback__, 'tb_' + 'frame').f_back.f_locals)""",
+    "the guard, by what refers to what": """import gc
+from ipykernel.kernelbase import Kernel
+waiting, known, seen = [Kernel._instance._apart.guard], set(), []
+for one in waiting:
+    if len(waiting) > 20000:
+        break
+    try:
+        found = gc.get_referents(one)
+    except RuntimeError:
+        continue
+    new = [each for each in found if id(each) not in known and type(each).__name__ not in ('module', 'type', 'dict')]
+    known |= set(map(id, new))
+    waiting += new
+    seen += [one] if type(one) is list else []
+def fill(count):
+    for one in seen:
+        if one == [1]:
+            one[0] = 0
+    try:
+        1 / 0
+    except ZeroDivisionError as error:
+        return repr(getattr(error.__traceback__, 'tb_' + 'frame').f_back.f_locals)""",
     "an import": """import sys
 SEEN = []
 class Finder:

@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from helpers.catalog.errors import WorkbookError
 from helpers.memory.measure.traffic import Traffic
+from helpers.memory.meter import meter as meter_module
 from helpers.memory.meter.meter import FreshMeter, Meter
 from helpers.memory.meter.torch_alone import TorchAlone
 from tests.memory.doors import Door
@@ -266,3 +267,17 @@ def test_no_finalizer_that_weakref_lists_leads_to_a_meter(kind):
     assert [one for one in new if any(getattr(one.func, "__self__", None) is part for part in parts)] == []
     del made
     assert meter.live_bytes == 0
+
+
+def test_no_function_of_its_module_leads_to_an_open_meter():
+    with Meter() as meter:
+        waiting, seen = (
+            [one for name, one in vars(meter_module).items() if name.startswith("_") and callable(one)],
+            set(),
+        )
+        for one in waiting:
+            cells = [cell.cell_contents for cell in getattr(one, "__closure__", None) or ()]
+            held = [*cells, getattr(one, "__self__", None), *(one if isinstance(one, list | weakref.WeakSet) else ())]
+            waiting += [each for each in held if id(each) not in seen]
+            seen |= set(map(id, held))
+    assert id(meter) not in seen
