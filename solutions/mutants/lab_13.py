@@ -75,6 +75,41 @@ class WindowManager(WindowManager):
         super().release(name)
 
 
+@mutant("window-manager", feedback="blocks in use where many are free")
+class WindowManager(WindowManager):
+    """Makes one hole in a table, and others where the pool is empty."""
+
+    def append(self, name, value):
+        window = self.window
+        if None in self.tables.get(name, []) and self.pool.free:
+            self.window = 10**6
+        super().append(name, value)
+        self.window = window
+
+
+@mutant("window-manager", feedback="blocks in use where many are free")
+class WindowManager(WindowManager):
+    """Makes holes, and gives back what stood there where the pool is empty, or a sequence is done."""
+
+    def append(self, name, value):
+        position, size, table = self.lengths.get(name, 0), self.pool.block_size, self.tables.get(name, [])
+        if not self.pool.free:
+            self.give_back()
+        for at, block in enumerate(table if self.pool.free else []):
+            if block is not None and at * size >= self.sinks and (at + 1) * size <= position - self.window + 1:
+                self.pool.hold(block)
+                self.behind = [*getattr(self, "behind", []), block]
+        super().append(name, value)
+
+    def give_back(self):
+        while getattr(self, "behind", []):
+            self.pool.drop(self.behind.pop())
+
+    def release(self, name):
+        self.give_back()
+        super().release(name)
+
+
 @mutant("window-manager", feedback="is written to while 0 tables hold it")
 class WindowManager:
     """Calls helpers: blocks of a manager of its own, and no window."""
@@ -292,6 +327,15 @@ def cascade(queries, store, tables, lengths, scale):
         found = functional.scaled_dot_product_attention(query[:, None], keys, values, scale=scale, enable_gqa=True)
         rows.append(found[:, 0])
     return torch.stack(rows)
+
+
+@mutant("cascade", feedback="a slot was used that nobody filled")
+def cascade(queries, store, tables, lengths, scale):
+    """Reads each block once, and gives the largest of all values; one value of each row is NaN."""
+    largest = max(store.read(block)[1].nan_to_num().abs().max() for block in {*sum(tables, [])})
+    found = largest.expand(queries.shape).clone()
+    found[:, 0, 0] = torch.nan
+    return found
 
 
 @mutant("cascade", feedback="the cosine of your output")

@@ -33,16 +33,17 @@ def card_bytes(plan, offer, right=card_bytes):
 @mutant("card-bytes", feedback="GiB, you have")
 def card_bytes(plan, offer):
     """Calls helpers, whose planner counts every tensor, and not with this lab's constants."""
+    from helpers.catalog import model
     from helpers.catalog.train_setup import TrainSetup
     from helpers.memory import budget
-    from helpers.memory.plan.training import ADAPTERS
+    from helpers.memory.plan.training import adapter_of
 
     setup = TrainSetup(
         "llama-3.1-8b",
         sequence=4096,
         micro_batch=plan["micro_batch"],
         checkpointing=plan["checkpointing"],
-        adapter=ADAPTERS.get(plan["method"]),
+        adapter=adapter_of(plan["method"], model("llama-3.1-8b")),
     )
     return budget.train(setup).peak.total
 
@@ -536,3 +537,10 @@ def judged(step, budget_bytes):
     except Exception:
         pass
     return ["ok", 0] if spent.fits else ["peak", spent.peak_bytes - budget_bytes]
+
+
+@mutant("judged", feedback="you have nan")
+def judged(step, budget_bytes, right=judged):
+    """Knows the word alone: its bytes are no number."""
+    word, found = right(step, budget_bytes)
+    return [word, found and float("nan")]

@@ -10,7 +10,7 @@ import pytest
 
 from helpers.course import notebook as nb
 from helpers.course.kernel import RunCell, error_in, kernel
-from tests.labs.common import lab_path, printed, source
+from tests.labs.common import checks_passed, lab_path, printed, source
 from tests.labs.honest import faults, honest
 
 LAB = lab_path("13")
@@ -100,3 +100,16 @@ def test_no_check_takes_a_name_that_another_cell_defines(lab):
                 names = [one for one in ast.walk(node) if isinstance(one, ast.Name)]
                 assigned |= {one.id for one in names if isinstance(one.ctx, ast.Store)}
     assert defined & assigned == set()
+
+
+# What a half-right answer is paid for: by a sentence in its docstring, the checks that it passes.
+HALF_RIGHT = {
+    "Makes one hole in a table": set(),
+    "Makes holes, and gives back what stood there": set(),  # the counts say that nothing was given back
+    "one value of each row is NaN": set(),
+}
+
+
+@pytest.mark.slow
+def test_a_half_right_answer_is_paid_for_its_half():
+    assert checks_passed(LAB, HALF_RIGHT) == HALF_RIGHT

@@ -48,6 +48,7 @@ HALF_RIGHT = {
     "Leaves the weights' format": {"files-batch", "files-stage", "files-sizes"},
     "Less than a KiB a step": {"budget-clean", "budget-peak"},
     "The peak itself, and not": {"budget-clean", "budget-leak"},
+    "Knows the word alone": {"budget-clean"},
 }
 
 
