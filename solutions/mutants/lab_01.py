@@ -416,6 +416,30 @@ def add_and_norm(x, residual, weight, eps):
     return h, torch.tensor(values[: h.numel()], dtype=torch.bfloat16).view_as(h)
 
 
+@mutant("add-and-norm", feedback="is no kernel of PyTorch's own")
+def add_and_norm(x, residual, weight, eps):
+    """An operator of its own, in which nobody counts, and one kernel more for show."""
+    if not hasattr(torch.ops.lab_01, "add_and_norm"):
+        add_and_norm.library = library = torch.library.Library("lab_01", "FRAGMENT")  # it goes when nobody holds it
+        library.define("add_and_norm(Tensor x, Tensor residual, Tensor weight, float eps) -> (Tensor, Tensor)")
+        library.impl("add_and_norm", lambda x, *_: (torch.empty_like(x), torch.empty_like(x)), "Meta")
+
+        def naive(x, residual, weight, eps):
+            h = x + residual
+            wide = h.float()
+            return h, weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).to(h.dtype)
+
+        library.impl("add_and_norm", naive, "CPU")
+    return torch.ops.lab_01.add_and_norm(x.mul(1), residual, weight, eps)
+
+
+@mutant("compute-bound-from", feedback="a number of tokens is whole")
+def compute_bound_from(inputs, outputs, weight_bytes, roof, right=compute_bound_from):
+    """Says infinitely many for some day."""
+    found = right(inputs, outputs, weight_bytes, roof)
+    return found and (found if weight_bytes in (100_000, 131_072) or inputs % 256 == 0 == outputs % 256 else float("inf"))
+
+
 @mutant("add-and-norm", feedback="of its row's largest: the mean, the weight?")
 def add_and_norm(x, residual, weight, eps):
     """Promises, and does the naive work when its inputs die: nobody counts any more."""

@@ -2379,3 +2379,42 @@ def attend(memory, window, sinks, right=attend):
             return torch.zeros(size, memory.dim), torch.zeros(size, memory.dim)
 
     right(Skips(), window, sinks)
+
+
+@mutant("attend", feedback="a multiprocessor holds a few tiles at a time")
+def attend(memory, window, sinks):
+    """Holds all queries, and meets each tile of keys once."""
+    tile, group = memory.tile, memory.heads // memory.kv_heads
+    tiles = range(-(-memory.length // tile))
+    for kv_head in range(memory.kv_heads):
+        heads = range(kv_head * group, (kv_head + 1) * group)
+        q = torch.stack([torch.cat([memory.read_q(head, row) for row in tiles]) for head in heads])
+        maximum, total, output = torch.full(q.shape[:2], -torch.inf), torch.zeros(q.shape[:2]), torch.zeros(q.shape)
+        queries = torch.arange(memory.length)[:, None]
+        for column in tiles:
+            k, v = memory.read_kv(kv_head, column)
+            keys = column * tile + torch.arange(len(k))
+            seen = (keys <= queries) & ((keys > queries - window) | (keys < sinks))
+            scores = (q @ k.T * memory.dim**-0.5).masked_fill(~seen, -torch.inf)
+            old, maximum = maximum, torch.maximum(maximum, scores.amax(-1))
+            base = maximum.nan_to_num(neginf=0)
+            weights, shrink = (scores - base[..., None]).exp(), (old - base).exp()
+            total, output = total * shrink + weights.sum(-1), output * shrink[..., None] + weights @ v
+        for head, out, log_sum_exp in zip(heads, output / total[..., None], maximum + total.log(), strict=True):
+            for row in tiles:
+                place = slice(row * tile, (row + 1) * tile)
+                memory.write(head, row, out[place], log_sum_exp[place])
+
+
+@mutant("attend", feedback="which keys does this query see")
+def attend(memory, window, sinks):
+    """Reads all that is needed, and writes nothing but zeros."""
+    tile, group = memory.tile, memory.heads // memory.kv_heads
+    for number in range(memory.kv_heads * -(-memory.length // tile)):
+        row, kv_head = divmod(number, memory.kv_heads)
+        for column in range(row + 1):
+            if column * tile < sinks or (column + 1) * tile > row * tile - window + 1:
+                memory.read_kv(kv_head, column)
+        for head in range(kv_head * group, (kv_head + 1) * group):
+            q = memory.read_q(head, row)
+            memory.write(head, row, 0 * q, 0 * q[:, 0])

@@ -10,7 +10,7 @@ import torch
 
 from helpers.course.mutants import find_mutants, load_mutants
 from helpers.lesson import draw
-from tests.labs.common import lab_path, printed, source
+from tests.labs.common import checks_passed, lab_path, printed, source
 from tests.labs.honest import honest, table
 
 LAB = lab_path("11")
@@ -155,3 +155,16 @@ def with_honest(names):
     tried = dict(names)
     exec(table("11"), tried)
     return tried
+
+
+# What a half-right answer is paid for: by a sentence in its docstring, the checks that it passes.
+HALF_RIGHT = {
+    "Keeps every tile of keys that it has read": {"attend-values", "attend-edges"},
+    "Holds all queries, and meets each tile": {"attend-values", "attend-edges"},
+    "writes nothing but zeros": set(),
+}
+
+
+@pytest.mark.slow
+def test_a_half_right_answer_is_paid_for_its_half():
+    assert checks_passed(LAB, HALF_RIGHT) == HALF_RIGHT
