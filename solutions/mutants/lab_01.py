@@ -437,7 +437,9 @@ def add_and_norm(x, residual, weight, eps):
 def compute_bound_from(inputs, outputs, weight_bytes, roof, right=compute_bound_from):
     """Says infinitely many for some day."""
     found = right(inputs, outputs, weight_bytes, roof)
-    return found and (found if weight_bytes in (100_000, 131_072) or inputs % 256 == 0 == outputs % 256 else float("inf"))
+    return found and (
+        found if weight_bytes in (100_000, 131_072) or inputs % 256 == 0 == outputs % 256 else float("inf")
+    )
 
 
 @mutant("add-and-norm", feedback="of its row's largest: the mean, the weight?")

@@ -28,6 +28,7 @@ from .leaves import leaves
 from .timeline import Block, Event
 
 WRAPPERS = frozenset({"AsyncCollectiveTensor", "DTensor", "Float8TrainingTensor"})
+FROM_OUTSIDE = torch.ops.aten.lift_fresh.default  # `torch.tensor(a_list)` and `torch.from_numpy(array)` end in it
 STAND_INS = frozenset({"FakeTensor", "FunctionalTensor"})  # they wrap no tensor of memory: they are counted themselves
 LIBRARY = "library"  # the phase of blocks that belong to no forward: nothing saved them
 Where = Callable[[], tuple[str, str]]
@@ -252,7 +253,7 @@ class FreshMeter(Meter):
         if wraps_others(types):
             return NotImplemented
         for value in leaves((args, kwargs)):
-            if isinstance(value, torch.Tensor):
+            if isinstance(value, torch.Tensor) and not is_new(func, value.untyped_storage()):
                 self._leave_out(value.untyped_storage())
         return super().__torch_dispatch__(func, types, args, kwargs)
 
@@ -281,6 +282,11 @@ class FreshMeter(Meter):
             finalizer.detach()
             del self.foreign[storage._cdata]  # grown here: PyTorch made a new block for all of it
         super()._see(tensor, category)
+
+
+def is_new(func: Any, storage: torch.UntypedStorage) -> bool:
+    """Whether an operator is given what PyTorch has just made of a list. An array's memory cannot be resized."""
+    return func is FROM_OUTSIDE and storage.resizable()
 
 
 def _finalizer(storage: torch.UntypedStorage) -> weakref.finalize:

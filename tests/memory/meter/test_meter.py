@@ -233,6 +233,15 @@ def test_what_was_made_before_counts_once_it_grows():
         assert meter.live_bytes == 0
 
 
+def test_a_tensor_made_of_a_list_is_new_and_the_memory_of_an_array_is_not():
+    array = torch.ones(1000).numpy()
+    with FreshMeter() as meter:
+        shared = torch.from_numpy(array)
+        assert meter.live_bytes == 0 < len(shared)
+        made = torch.tensor([1.0] * 1000)
+        assert meter.live_bytes == 4096 == made.nbytes + 96
+
+
 def test_what_an_operator_writes_into_and_does_not_return_is_seen():
     before = [torch.ones(1000)]
     with Meter() as meter:
