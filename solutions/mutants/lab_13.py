@@ -332,7 +332,7 @@ def cascade(queries, store, tables, lengths, scale):
 @mutant("cascade", feedback="a slot was used that nobody filled")
 def cascade(queries, store, tables, lengths, scale):
     """Reads each block once, and gives the largest of all values; one value of each row is NaN."""
-    largest = max(store.read(block)[1].nan_to_num().abs().max() for block in {*sum(tables, [])})
+    largest = max(store.read(block)[1].nan_to_num().abs().max() for block in {one for table in tables for one in table})
     found = largest.expand(queries.shape).clone()
     found[:, 0, 0] = torch.nan
     return found
