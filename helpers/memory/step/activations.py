@@ -182,18 +182,14 @@ def _name_places(page: Decoder, notes: Notes, layer: Layer) -> None:
     def factor(tensor: Tensor, count: int) -> str:
         return "activated gate" if tensor.block and notes.made_at[tensor.block] == ACTIVATION else "up"
 
-    def linear(x: Tensor, one: Linear) -> Place:
-        return Place(*_projection(one, layer))
-
-    inside("norm", norm)
-    inside("linear", linear)
-
     def product(scores: Tensor, value: Tensor, *_: Any) -> Place:
         """Q by K, then the scores by V: each is kept itself or as a cast of it, V first."""
         names = next(products, ("its tensors",) * 2)
         known = {value.block: names[0], scores.block: names[1]}
         return Place(ATTENTION, lambda tensor, count: known.get(tensor.block, names[count]))
 
+    inside("norm", norm)
+    inside("linear", lambda _, one: Place(*_projection(one, layer)))
     inside("attention", lambda *_: Place(ATTENTION, lambda tensor, _: LOGS if tensor.values == rows else QKV))
     inside("_matmul", product)
     inside("_capped", lambda *_: Place(ATTENTION, lambda *_: "capped scores"))

@@ -116,22 +116,14 @@ class Hybrid(PartlyRotated, CenteredNorm, Qwen3Moe):
         query = tape.mul(query, tape.keeps_result(cumulated))
         key = tape.mul(key, tape.keeps_result(tape.elementwise(cumulated)))
         chunk_decay = tape.keeps_result(tape.part(cumulated, batch * heads * chunks))
-        out = self._scanned(query, key, new_values, k_cumulated, intra, chunk_decay, delta)
+        out = self._scanned(delta, query, key, new_values, k_cumulated, intra, chunk_decay)
         if self.setup.sequence % CHUNK:
             out = tape.part(out, self.tokens * heads * delta.value_dim)
         return tape.cast(out, dtype)
 
-    def _scanned(
-        self,
-        query: Tensor,
-        key: Tensor,
-        new_values: Tensor,
-        k_cumulated: Tensor,
-        intra: Tensor,
-        chunk_decay: Tensor,
-        delta: Delta,
-    ) -> Tensor:
+    def _scanned(self, delta: Delta, *given: Tensor) -> Tensor:
         """Its second phase: from chunk to chunk the states go on, and what is read of them is written to one tensor."""
+        query, key, new_values, k_cumulated, intra, chunk_decay = given
         tape, heads = self.tape, self.setup.micro_batch * delta.value_heads
         of_keys, of_values = heads * CHUNK * delta.key_dim, heads * CHUNK * delta.value_dim
         state = tape.new(heads * delta.key_dim * delta.value_dim, FP32)

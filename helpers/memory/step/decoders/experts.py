@@ -28,9 +28,13 @@ class Experts(Decoder):
         probabilities = tape.keeps_result(probabilities)
         return logits, self._normalised(tape.chosen(probabilities, chosen))
 
+    normalises = True  # where the config does not say it
+
     def _normalised(self, scores: Tensor) -> Tensor:
         """Divided in place by their sum, which the division keeps, and its numerator, too."""
         tape = self.tape
+        if not self.model.config.get("norm_topk_prob", self.normalises):
+            return scores
         total = tape.summed(scores, self.tokens)
         return tape.elementwise(scores, total, kept=(scores, total))
 
@@ -82,11 +86,7 @@ class Qwen3Moe(Experts):
         logits, scores = super().router(x, mlp)
         return logits, self.tape.cast(scores, logits.width)
 
-    normalises = False  # where the config does not say it
-
-    def _normalised(self, scores: Tensor) -> Tensor:
-        asked = self.model.config.get("norm_topk_prob", self.normalises)
-        return super()._normalised(scores) if asked else scores
+    normalises = False
 
 
 class GptOss(Experts):
@@ -161,9 +161,6 @@ class SharedExperts(Experts):
         logits = tape.product(x, weight, self.tokens * mlp.experts, inner=self.model.hidden)
         scores = tape.keeps_result(logits)
         return logits, tape.elementwise(self._normalised(tape.chosen(scores, chosen)))
-
-    def _normalised(self, scores: Tensor) -> Tensor:
-        return super()._normalised(scores) if self.model.config.get("norm_topk_prob", True) else scores
 
 
 class Glm4Moe(PartlyRotated, SharedExperts):

@@ -15,9 +15,10 @@ from itertools import chain
 from typing import NamedTuple
 
 from ....catalog.devices import Device
-from ....catalog.errors import WorkbookError, require_name, require_whole
+from ....catalog.errors import require_name, require_whole
 from ....catalog.train_setup import TrainSetup
 from ...breakdown import Moment
+from ..refusals import refuse
 from ..updates import update_bytes
 from .sharded import more
 from .stages import Stage
@@ -145,7 +146,7 @@ class PipelineRank:
 def _require_schedule(setup: TrainSetup, ranks: int, schedule: str) -> None:
     """WorkbookError for a schedule without a closed form, and for too few micro-batches for these ranks."""
     require_name("schedule with a closed form:", schedule, (GPIPE, ONE_F_ONE_B, INTERLEAVED))
-    if setup.micro_batches < ranks or (schedule == INTERLEAVED and setup.micro_batches % ranks):
-        what = f"{setup.micro_batches} micro-batches in {ranks} {'ranks' if schedule == INTERLEAVED else 'stages'}"
-        expected = f"a multiple of {ranks}" if schedule == INTERLEAVED else f"at least {ranks}"
-        raise WorkbookError(what, expected, f"pass micro_batches={ranks * 2} (--accumulate {ranks * 2})")
+    at_once, many = schedule == INTERLEAVED, setup.micro_batches
+    what = f"{many} micro-batches in {ranks} {'ranks' if at_once else 'stages'}"
+    expected, do = f"{'a multiple of' if at_once else 'at least'} {ranks}", f"pass micro_batches={ranks * 2}"
+    refuse(many < ranks or (at_once and many % ranks), what, expected, f"{do} (--accumulate {ranks * 2})")
