@@ -68,6 +68,12 @@ def test_stage_1_reduces_with_whole_gradients_and_one_flat():
     assert parts["workspace"] == 4 * zero.buckets(setup)[0]  # the largest, and the first
 
 
+def test_one_rank_gives_nothing_back_so_two_flats_are_there_beside_its_gradients():
+    """The last is the tied table's, with the flat before it."""
+    setup = TrainSetup("llama-3.2-1b", "fp32", "adamw-fused", split=Split(zero=1))
+    assert at(setup, Point.OPTIMIZER)["workspace"] == 4 * sum(zero.buckets(setup)[-2:])
+
+
 def test_foreach_copies_are_of_the_shard():
     setup = TrainSetup("llama-2-7b", "fp32", split=Split(8, zero=3))
     fused = replace(setup, optimizer="adamw-fused")
