@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import io
 import posixpath
 import re
 import struct
@@ -164,11 +165,21 @@ def _picture(chapter: Chapter, encoded: str, words: str) -> str:
     if not words:
         do = "draw it with helpers.lesson.drawing, whose pictures have words, and run `workbook build`"
         raise WorkbookError(f"{chapter.path.name} has a picture without words", "an alternative text", do)
-    content = base64.b64decode(encoded)
+    content = in_few_colours(base64.b64decode(encoded))
     name = f"{chapter.path.stem}-{len(chapter.pictures) + 1:02}.png"
     chapter.pictures[f"{chapter.folder}/{name}"] = content
     width, height = png_size(content)
     return f'<img src="{name}" width="{width}" height="{height}" alt="{escape(words)}" loading="lazy">'
+
+
+def in_few_colours(content: bytes) -> bytes:
+    """The picture with 256 colours, which is a third of the bytes: it has few, and shades of the edges of letters."""
+    from PIL import Image  # comes with matplotlib
+
+    smaller = io.BytesIO()
+    flat = Image.open(io.BytesIO(content)).convert("RGB")
+    flat.quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(smaller, "png", optimize=True)
+    return min(content, smaller.getvalue(), key=len)
 
 
 def png_size(content: bytes) -> tuple[int, int]:
