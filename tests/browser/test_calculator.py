@@ -113,6 +113,7 @@ def test_the_command_is_selected_by_a_click(live) -> None:
 
 
 def test_a_config_that_is_typed_takes_the_model_s_place(live) -> None:
+    live.locator(".jupyter-widget-Collapse-header").click()
     path = live.locator(".widget-text", has=live.get_by_text("or a config", exact=True)).locator("input")
     path.fill("./nowhere/config.json")
     path.press("Enter")

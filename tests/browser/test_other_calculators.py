@@ -59,7 +59,11 @@ def test_beside_a_side_bar_no_control_is_cut_off_and_none_says_its_place_in_a_li
     page.wait_for_selector(".jp-NotebookPanel .jp-CodeCell")
     page.evaluate("jupyterapp.shell.currentWidget.context.sessionContext.ready")
     page.evaluate("jupyterapp.commands.execute('notebook:run-all-cells')")
-    page.wait_for_function(f"document.querySelectorAll('.widget-gridbox').length === {1 + len(CALCULATORS)}")
+    page.wait_for_function(f"document.querySelectorAll('p.invites').length === {1 + len(CALCULATORS)}")
+    more = page.locator(".jupyter-widget-Collapse-header").all()
+    assert len(more) > 5
+    for header in more:
+        header.click()
     screenshot(page, "every-800")
     assert page.evaluate(CUT_OFF) == []
     assert page.evaluate(TRUNCATED) == []
