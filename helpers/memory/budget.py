@@ -70,13 +70,13 @@ class TrainBudget(Moments):
         return step_flops(self.setup)
 
 
-def train(setup: TrainSetup, device: str | Device | None = None, rank: int = 0) -> TrainBudget:
+def train(setup: TrainSetup, gpu: str | Device | None = None, rank: int = 0) -> TrainBudget:
     """Predict one training step, in bytes of one rank: forward, backward, `optimizer.step()`, gradients then freed.
 
     Of several micro-batches the moments are those of any but the first: all gradients are alive, and at `lm_head` and
     `embedding` a new one beside the sum that it is about to be added to.
     Optimizer states exist already (any step but the first), dropout is off, only the loss outlives the forward. None is
-    for the tensors alone. `device`, by name or as a Device, adds the cuBLAS workspaces that PyTorch counts as allocated
+    for the tensors alone. `gpu`, by name or as a Device, adds the cuBLAS workspaces that PyTorch counts as allocated
     on it, 16.25 MiB on an A100 and 64 MiB on an H100; a card without CUDA adds nothing here
     (`catalog.hardware.without_cuda` says so in a sentence). `trace.train` is the same step, run; without a device that
     one is for an A100, and this one for a CPU. Raises WorkbookError for a model, or a checkpointing policy, whose
@@ -104,7 +104,7 @@ def train(setup: TrainSetup, device: str | Device | None = None, rank: int = 0) 
       a rank has two stages, `rank` and `pipeline + rank`. Llama-3-8B in BF16, 1,024 tokens, full checkpointing, fused
       AdamW, 8 micro-batches, the last of four stages: 18.8 GiB without the libraries.
     """
-    split, card = setup.split, None if device is None else resolve_device(device)
+    split, card = setup.split, None if gpu is None else resolve_device(gpu)
     split.stage_of(rank)  # which there must be
     if split.by_parts:
         return _answered(setup, _of_a_part(setup, split, rank, card), rank)

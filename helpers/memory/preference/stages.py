@@ -70,14 +70,14 @@ class PreferenceBudget(Moments):
         return self.step.library_bytes
 
 
-def grpo(setup: GrpoSetup, device: str | Device | None = None) -> PreferenceBudget:
-    """Predict GRPO on one card by stages. `device` as in `budget.train`; an engine needs one.
+def grpo(setup: GrpoSetup, gpu: str | Device | None = None) -> PreferenceBudget:
+    """Predict GRPO on one card by stages. `gpu` as in `budget.train`; an engine needs one.
 
     What the logits of a completion cost is a tile at a time, as in `loss="trl"`. Left out are a few numbers for each
     token (ids, masks, log-probabilities), and reward models. Qwen2.5-7B in BF16 under autocast, LoRA on all linear
     layers, eight completions of 512 tokens behind 512, full checkpointing: 19.3 GiB, in the backward.
     """
-    run = _Run(setup.train, device, setup.keeps_reference)
+    run = _Run(setup.train, gpu, setup.keeps_reference)
     launch = (
         _launched(setup, run.card, sum(run.states.values()) + sum(run.reference.values()))
         if setup.generator == "vllm"
@@ -100,9 +100,9 @@ def grpo(setup: GrpoSetup, device: str | Device | None = None) -> PreferenceBudg
     return PreferenceBudget(setup, tuple(stages()), run.step, launch)
 
 
-def dpo(setup: DpoSetup, device: str | Device | None = None) -> PreferenceBudget:
+def dpo(setup: DpoSetup, gpu: str | Device | None = None) -> PreferenceBudget:
     """Predict DPO on one card by stages: the policy's forward is kept while the reference scores the same batch."""
-    run = _Run(setup.train, device, setup.keeps_reference)
+    run = _Run(setup.train, gpu, setup.keeps_reference)
 
     def stages() -> Iterator[Moment]:
         if setup.precomputed:
@@ -120,8 +120,8 @@ def dpo(setup: DpoSetup, device: str | Device | None = None) -> PreferenceBudget
 class _Run:
     """A training step, and what is held beside it."""
 
-    def __init__(self, setup: TrainSetup, device: str | Device | None, keeps_reference: bool) -> None:
-        self.setup, self.card = setup, None if device is None else resolve_device(device)
+    def __init__(self, setup: TrainSetup, gpu: str | Device | None, keeps_reference: bool) -> None:
+        self.setup, self.card = setup, None if gpu is None else resolve_device(gpu)
         self.step = train(setup, self.card)
         self.cuda = cuda_of(self.card) if self.card else None
         step = self.step.moments[-1].parts

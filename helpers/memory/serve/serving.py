@@ -67,14 +67,14 @@ class ServeBudget(Moments):
         return max(self.peak_bytes + ends, loading_bytes(self.setup))
 
 
-def serve(setup: ServeSetup, device: str | Device | None = None) -> ServeBudget:
+def serve(setup: ServeSetup, gpu: str | Device | None = None) -> ServeBudget:
     """Predict a serving replica: weights in their format, K and V for `users` sequences, and the forward's transients.
 
     A format with scales covers linear layers only (`ServeSetup.skipped`); `weights.weight_parts` tells them apart.
     Prefill takes one prompt at a time, in pieces of 8,192 tokens at most, beside the full caches of the other users, or
     what `setup.prefill_tokens` says. A layer with a window holds the window and the piece meanwhile. A prompt in pieces
     is an engine's, whose kernels read a cache without a mask (Transformers needs one, and so more bytes). Decoding
-    takes a token for each user, with Transformers' cache, which copies one layer's keys as it grows. `device` adds
+    takes a token for each user, with Transformers' cache, which copies one layer's keys as it grows. `gpu` adds
     cuBLAS' workspaces on that card, and says whether it has a fused kernel.
 
     Llama-3-8B in BF16: 14.96 GiB of weights. Qwen3-30B-A3B, one user, 262,144 tokens: 24.0 GiB of KV. Qwen2.5-7B
@@ -82,7 +82,7 @@ def serve(setup: ServeSetup, device: str | Device | None = None) -> ServeBudget:
     the prefill's: 19.93 GiB, 19.97 measured on an A100. Gemma-3-27B, 131,072 tokens: 10.41 GiB of KV, and 3.25 GiB of
     a piece in its 52 layers with a window.
     """
-    model, card = setup.model, None if device is None else resolve_device(device)
+    model, card = setup.model, None if gpu is None else resolve_device(gpu)
     held = Breakdown(parameters=weight_bytes(setup), kv_cache=_full_cache(setup))
     library = _library_bytes(setup, card)
     why = _why_not(setup, card)

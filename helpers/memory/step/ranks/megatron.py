@@ -128,13 +128,13 @@ class MegatronBudget(Moments):
         return self.peak.total
 
 
-def train(setup: MegatronSetup, device: str | Device | None = None) -> MegatronBudget:
-    """Predict a step's peak, in bytes a rank, on the stage that needs most; `device` adds the libraries' workspaces.
+def train(setup: MegatronSetup, gpu: str | Device | None = None) -> MegatronBudget:
+    """Predict a step's peak, in bytes a rank, on the stage that needs most; `gpu` adds the libraries' workspaces.
 
     Twelve layers of Llama-3-70B, 4,096 tokens, over 8 B200: 28.3 GiB with tensor parallel 8 (28.29 measured), 60.7 with
     2 (60.68), 66.8 with two stages (66.55).
     """
-    cuda = cuda_of(device) if device is not None else None
+    cuda = cuda_of(gpu) if gpu is not None else None
     library = WORKSPACES * cuda.cublas_workspace_bytes if cuda else 0
     stages = [_Stage(setup, at, library).moments() for at in range(setup.pipeline)]
     peaks = tuple(max(moment.total for moment in moments) for moments in stages)
