@@ -7,7 +7,8 @@ product that ends a segment is not run again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from ...catalog.layers import Attention
 from ...catalog.train_setup import TrainSetup
@@ -50,10 +51,19 @@ def step_flops(setup: TrainSetup) -> StepFlops:
     Mixtral-8x7B: 54.4 TFLOP forward; were each token in all of its experts, 193.
     """
     require_page(setup)
-    chain, passes = _Products(setup), setup.micro_batches
+    rows = setup.micro_batch if setup.adapter is None or setup.adapter.kind == "lora" else 1
+    one = _of_one_pass(replace(setup, micro_batch=setup.micro_batch // rows, micro_batches=1))
+    times = rows * setup.micro_batches
+    return StepFlops(times * one.forward, times * one.backward, times * one.recomputed)
+
+
+@lru_cache(256)
+def _of_one_pass(setup: TrainSetup) -> StepFlops:
+    """Of a micro-batch; rows of it take equally many, but for products of weights alone, as DoRA's norms have them."""
+    chain = _Products(setup)
     beside = sum(2 * setup.tokens * projection.weights for projection in setup.model.projections)  # OPT's embeddings
     forward, backward = chain.flops + beside, chain.backward_flops + (1 if setup.adapter else 2) * beside
-    return StepFlops(passes * forward, passes * backward, passes * chain.flops_again)
+    return StepFlops(forward, backward, chain.flops_again)
 
 
 class _Products(Chain):

@@ -66,7 +66,7 @@ def test_it_runs_and_agrees_with_the_predictions(one):
             figure.x,
             figure.x_unit,
         )
-        for instrument, answers in recorded.predictions(entry, MACHINE, apply).items():
+        for instrument, answers in recorded.predictions(entry, MACHINE).items():
             assert answers == pytest.approx(entry.values, rel=recorded.ALLOWED[instrument]), (entry, instrument)
             answered += len(answers)
         if figure.history:
