@@ -21,7 +21,7 @@ from .reach import leading_to, part_with
 
 _WORDS = {  # what a learner's cell reaches for, and by which names
     "the notebook's own machinery": "get_ipython ipykernel IPKernelApp InteractiveShell do_execute shell_handlers",
-    "what asks it": "asking _desk helpers.grading _pristine _apart _voice",
+    "what asks it": "asking _desk helpers.grading _parts _asking",
     "what no meter sees": "threading _thread concurrent multiprocessing Thread ThreadPool ThreadPoolExecutor"
     " ProcessPoolExecutor to_thread run_in_executor no_dispatch _C _disable_current_modes _DisableTorchDispatch"
     " _get_current_dispatch_mode _get_current_dispatch_mode_stack _pop_mode _pop_mode_temporarily custom_op"

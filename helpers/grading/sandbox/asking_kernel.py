@@ -22,17 +22,19 @@ import linecache
 import logging
 import marshal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
 
+from ...catalog.sealed import sealed
 from ...lesson import asking
 from ...lesson.draw import given
 from ...lesson.genuine import OF_THE_LAB
+from ...lesson.guard import Guard
 from .apart import Apart
 from .pristine import Pristine, copies
 from .voice import Voice
@@ -45,16 +47,24 @@ def ask_line(names: Sequence[str], secrets: Mapping[str, str]) -> str:
     return f"{ASK} {json.dumps({'names': list(names), 'secrets': dict(secrets)})}"
 
 
+class _Parts(NamedTuple):
+    """What a kernel asks with, from where answers begin: functions that show nobody what they hold."""
+
+    guard: Guard
+    run: Callable[[Callable[[], str]], str]
+    restore: Callable[[], list[str]]  # of names that asking cells share, and what was replaced
+    put_back: Callable[[], list[str]]  # what was replaced, and no names
+    put_all_back: Callable[[], list[str]]  # everything; its names, in words
+
+
 class AskingKernel(IPythonKernel):
     """An IPython kernel that knows these kinds of cells."""
+
+    _parts: _Parts | None = None  # a property from where answers begin: no value of an object's stands in for it
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._asking: dict[str, Any] | None = None
-        self._pristine: Pristine | None = None
-        self._voice: Voice | None = None
-        self._apart: Apart
-        self._given: tuple[dict[str, Any], dict[str, Any]]
         self._codes: list[CodeType] = []  # of cells of ours
         self._replaced: list[str] = []  # put back since anything was asked, in words
 
@@ -65,8 +75,8 @@ class AskingKernel(IPythonKernel):
             return self._replied(self._error_of(rest, self._asking_names()))
         if first == BEGIN:
             return self._begin()
-        if first == PUT_BACK and self._pristine is not None:
-            self._replaced += self._put_back()
+        if first == PUT_BACK and self._parts is not None:
+            self._replaced += self._parts.put_all_back()
             logging.disable()  # which would write down the message that comes next
             return self._replied()
         if first.startswith(ASK):
@@ -82,47 +92,51 @@ class AskingKernel(IPythonKernel):
 
     def _begin(self) -> dict:
         """From here on cells run in a copy of what is given."""
-        self._apart = Apart()
+        apart, shared = Apart(), self._asking_names()
         for code in self._codes:
-            self._apart.guard.ours(code, self._asking_names())
-        self._pristine, self._voice = Pristine(self._asking_names()), Voice(self)
-        self._given = self._names, dict(self._names)  # where given functions look their names up
+            apart.guard.ours(code, shared)
+        pristine = Pristine(shared)
+        now, was = self._names, dict(self._names)  # where given functions look their names up
+        voices: list[Voice] = []
+
+        def put_all_back() -> list[str]:
+            replaced = [name for name, value in was.items() if now.get(name) is not value]
+            now.update({name: was[name] for name in replaced})
+            return [*replaced, *apart.put_back(), *pristine.restore(), *voices[0].restore()]
+
+        hidden = map(sealed, (apart.run, pristine.restore, pristine.put_back, put_all_back))
+        parts = _Parts(apart.guard, *hidden)
+        type(self)._parts = property(lambda kernel: parts)  # type: ignore[assignment]
+        voices.append(Voice(self))
         answers = ModuleType("__main__")
         vars(answers).update(copies(self._names))
         self.shell.user_module, self.shell.user_ns = answers, vars(answers)  # type: ignore[union-attr]
         sys.modules["__main__"] = answers  # where pickle looks for a learner's classes
-        self._apart.began()
+        apart.began()
         return self._replied()
 
     def _ask(self, names: list[str], secrets: dict[str, str], source: str) -> dict:
-        if self._pristine is None or self._voice is None:
+        parts = self._parts
+        if parts is None:
             return self._replied(RuntimeError("the answers have not begun"))
-        answers, replaced, asking_names = self._names, self._pristine.restore(), self._asking_names()
-        asking_names.update({name: answers[name] for name in names if name in answers})
+        answers, replaced = self._names, parts.restore()
         lab = partial(marshal.dumps, self._codes)
-        writing = asking.writing(answers, run=self._apart.run, lab=lab)
-        with given(secrets), self._apart.guard.asking(), writing as rows:
-            error = self._error_of(source, asking_names)
-        behind = self._put_back()
+
+        def ask(before_each: Callable[[], object]) -> tuple[list[asking.Row], BaseException | None]:
+            self._asking_names().update({name: answers[name] for name in names if name in answers})
+            writing = asking.writing(answers, run=parts.run, before_each=before_each, lab=lab)
+            with given(secrets), parts.guard.asking(), writing as rows:
+                return rows, self._error_of(source, dict(self._asking_names()), parts)
+
+        rows, error = ask(list)
+        behind = parts.put_all_back()
         if behind:  # an answer waited until it was called: it is asked again, and what it replaces put back each time
-            asking_names.update({name: answers[name] for name in names if name in answers})
-            again = asking.writing(answers, run=self._apart.run, before_each=self._pristine.put_back, lab=lab)
-            with given(secrets), self._apart.guard.asking(), again as rows:
-                error = self._error_of(source, asking_names)
-            self._put_back()
+            rows, error = ask(parts.put_back)
+            parts.put_all_back()
         replaced, self._replaced = list(dict.fromkeys([*self._replaced, *replaced, *behind])), []
-        data = {asking.MIME: json.dumps({"rows": rows, "replaced": replaced, "reached": self._apart.guard.told()})}
+        data = {asking.MIME: json.dumps({"rows": rows, "replaced": replaced, "reached": parts.guard.told()})}
         self._send("display_data", {"data": data, "metadata": {}, "transient": {}})
         return self._replied(error)
-
-    def _put_back(self) -> list[str]:
-        """Everything that was replaced; its names, in words."""
-        assert self._pristine is not None
-        assert self._voice is not None
-        now, was = self._given
-        replaced = [name for name, value in was.items() if now.get(name) is not value]
-        now.update({name: was[name] for name in replaced})
-        return [*replaced, *self._apart.put_back(), *self._pristine.restore(), *self._voice.restore()]
 
     @property
     def _names(self) -> dict[str, Any]:
@@ -138,18 +152,21 @@ class AskingKernel(IPythonKernel):
         self._send("error", words)
         return {"status": "error", **reply, **words}
 
-    def _error_of(self, source: str, names: dict[str, Any]) -> BaseException | None:
-        """Run a cell of ours; what it raised."""
+    def _error_of(self, source: str, names: dict[str, Any], parts: _Parts | None = None) -> BaseException | None:
+        """Run a cell of ours; what it raised. One that asks has `names` of its own, which nothing else leads to."""
         file = f"{OF_THE_LAB}{hash(source):x}>"
         linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
         try:
             code = compile(source, file, "exec")
             self._codes.append(code)
-            if self._pristine is not None:
-                self._apart.guard.ours(code, names)
+            if parts is not None:
+                parts.guard.ours(code, names)
             exec(code, names)
         except BaseException as error:
             return error.with_traceback(None)  # which would lead to our frames
+        finally:
+            if parts is not None:
+                names.clear()  # what it made is gone with it
         return None
 
     def _send(self, kind: str, content: dict) -> None:

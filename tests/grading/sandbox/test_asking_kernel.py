@@ -149,6 +149,45 @@ def test_what_is_replaced_while_one_question_is_asked_is_put_back_before_the_nex
     assert found.replaced == [["Ledger.take"]]
 
 
+# Each way to have something else put back: what is kept is rewritten by a cell of the learner's own.
+KEEPS = {
+    "what was kept": """from ipykernel.kernelbase import Kernel
+def take(self, size): self.live = 10**6
+kept = Kernel._instance._pristine._kept
+kept[:] = [(w, one, name, take if name == "take" else value) for w, one, name, value in kept]
+Ledger.take = take""",
+    "nothing": """from ipykernel.kernelbase import Kernel
+Kernel._instance._pristine._kept.clear()
+Ledger.take = lambda self, size: setattr(self, "live", 10**6)""",
+    "nothing, by a kernel without it": """from types import SimpleNamespace
+from ipykernel.kernelbase import Kernel
+Kernel._instance._pristine = SimpleNamespace(restore=list, put_back=list, namespace={})
+parts = Kernel._instance._parts
+try:
+    Kernel._instance._parts = parts._replace(restore=list, put_back=list, put_all_back=list)
+except AttributeError:
+    vars(Kernel._instance)["_parts"] = parts._replace(restore=list, put_back=list, put_all_back=list)
+Ledger.take = lambda self, size: setattr(self, "live", 10**6)""",
+    "by functions that hold it": """from ipykernel.kernelbase import Kernel
+waiting = [*Kernel._instance._parts]
+for one in waiting:
+    waiting += [cell.cell_contents for cell in getattr(one, "__closure__", None) or ()]
+    getattr(getattr(one, "__self__", None), "_kept", []).clear()
+Ledger.take = lambda self, size: setattr(self, "live", 10**6)""",
+    "what speaks": """from ipykernel.kernelbase import Kernel
+kernel = Kernel._instance
+kernel._voice._methods = ()
+kernel._pristine = type("Fake", (), {"restore": list, "put_back": list})
+Ledger.take = lambda self, size: setattr(self, "live", 10**6)""",
+}
+
+
+@pytest.mark.parametrize("words", KEEPS)
+def test_nobody_rewrites_what_is_put_back(kernel, words):
+    found = kernel(f"{FILL}\n{KEEPS[words]}", FILL)
+    assert found.rows == [[DRIVEN]]
+
+
 LENIENT = """
 import ast
 
@@ -504,7 +543,7 @@ def fill(count):
         return repr(getattr(error.__traceback__, 'tb_' + 'frame').f_back.f_locals)""",
     "the guard, by the kernel": """import operator
 from ipykernel.kernelbase import Kernel
-guard = operator.attrgetter('_instance._apart.guard.asking')(Kernel)
+guard = operator.attrgetter('_instance._parts.guard.asking')(Kernel)
 waiting, seen = [guard], []
 for one in waiting:
     waiting += [cell.cell_contents for cell in getattr(one, '__clo' + 'sure__', None) or ()]
@@ -520,7 +559,7 @@ def fill(count):
         return repr(getattr(error.__traceback__, 'tb_' + 'frame').f_back.f_locals)""",
     "the guard, by what refers to what": """import gc
 from ipykernel.kernelbase import Kernel
-waiting, known, seen = [Kernel._instance._apart.guard], set(), []
+waiting, known, seen = [Kernel._instance._parts.guard], set(), []
 for one in waiting:
     if len(waiting) > 20000:
         break
@@ -540,6 +579,26 @@ def fill(count):
         1 / 0
     except ZeroDivisionError as error:
         return repr(getattr(error.__traceback__, 'tb_' + 'frame').f_back.f_locals)""",
+    "the kernel, by format": """from ipykernel.kernelbase import Kernel
+def fill(count):
+    try:
+        return "{0._asking[SECRET]} {0._asking[cases]}".format(Kernel._instance)
+    except KeyError:
+        return 0""",
+    "the kernel, by its attributes": """import operator
+from ipykernel.kernelbase import Kernel
+def fill(count):
+    kernel, seen = Kernel._instance, []
+    for way in ("_asking", "_pristine.namespace", "_pristine._names", "_given", "_codes", "_replaced"):
+        try:
+            seen.append(repr(operator.attrgetter(way)(kernel)))
+        except AttributeError:
+            pass
+    return seen""",
+    "a function of the apparatus": """from ipykernel.kernelbase import Kernel
+def fill(count):
+    names = getattr(Kernel._instance, "_asking", {})
+    return [repr(one.__globals__.get("cases")) for one in names.values() if hasattr(one, "__globals__")]""",
     "an import": """import sys
 SEEN = []
 class Finder:
@@ -558,7 +617,7 @@ sys.modules["helpers.lesson.plain"] = types.ModuleType("helpers.lesson.plain")""
 
 @pytest.mark.parametrize("words", REACHES)
 def test_nothing_leads_from_an_answer_to_what_asks_it(kernel, words):
-    found = kernel(REACHES[words], asks=(f"{SECRET}\nasked(driven, 4)\nasked(driven, 5)",))
+    found = kernel(REACHES[words], asks=(f"{SECRET}\ncases = [90210]\nasked(driven, 4)\nasked(driven, 5)",))
     assert len(found.rows[0]) == 2
     assert "90210" not in json.dumps(found.rows)
     assert "90214" not in json.dumps(found.rows)
