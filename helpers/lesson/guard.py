@@ -37,8 +37,9 @@ from weakref import ref
 import helpers
 
 from ..catalog.sealed import SEALED, sealed
-from . import genuine, stores
+from . import genuine, modes, stores
 from .genuine import LIBRARIES, OF_THE_LAB, OURS, PATHS, Codes, Whose, codes_of, file_of, place_of, whose
+from .modes import MODES, make_modes_loud, may_ask
 from .ranks.reaper import STARTED
 from .stores import Socket, There, adopt_orphans, now_there, number_of, reopen, shut
 
@@ -110,11 +111,11 @@ def guard(lab: Iterable[CodeType] = (), before: There | None = None) -> Guard:
     if "torch" in sys.modules:
         for name in _LOOK_OF_OURS:  # what comes later is not ours
             importlib.import_module(f"{helpers.__name__}.{name}")
-    every = vars(stores) | vars(genuine) | globals()
+    every = vars(stores) | vars(modes) | vars(genuine) | globals()
     ours = {name: value for name, value in every.items() if not name.startswith("__")}
     ours |= {"__builtins__": dict(vars(builtins)), "__name__": __name__, "__file__": __file__}
     for name, value in list(ours.items()):  # a namespace that nobody else has: who changes this module changes nothing
-        if isinstance(value, FunctionType) and value.__module__ in (__name__, genuine.__name__, stores.__name__):
+        if isinstance(value, FunctionType) and value.__module__ in _COPIED:
             ours[name] = FunctionType(value.__code__, ours, name, value.__defaults__)
     adopt_orphans()
     return ours["_guard"](lab, before or now_there())
@@ -127,6 +128,7 @@ def _guard(copied: Iterable[CodeType], before: There) -> Guard:
     kept = {str(vars(one).get("__file__")): [_as_it_is(one)] for one in _modules_of_ours()}
     also = [_as_it_is(holder) for holder in _UNCHANGED]
     _make_loud()
+    make_modes_loud()
 
     def unchanged(frame: FrameType) -> bool:
         """Whether what it hands the frame to is what it was."""
@@ -134,7 +136,7 @@ def _guard(copied: Iterable[CodeType], before: There) -> Guard:
         return all(now.get(name) is value for now, was in both for name, value in was.items())
 
     def heard(event: str, arguments: tuple[Any, ...]) -> None:
-        sees = event in _SEEING or (event == _ATTRIBUTE and arguments[1] in _TO_FRAMES)
+        sees = event in _SEEING or event == MODES or (event == _ATTRIBUTE and arguments[1] in _TO_FRAMES)
         keeps = depth[0] and (event in _KEEPING or (event == "open" and (arguments[2] or 0) & _WRITES))
         if event == _HOOK or (event == _REFERENTS and any(type(one) is SEALED for one in arguments[0])):
             raise RuntimeError(f"{event} is not for what is asked here")
@@ -151,11 +153,13 @@ def _guard(copied: Iterable[CodeType], before: There) -> Guard:
             sockets.extend(ref(one) for one in arguments[:1] if type(one) is Socket)
         if not keeps and not sees:
             return
-        what = str(arguments[1]) if event == _ATTRIBUTE else event
+        what = str(arguments[1]) if event == _ATTRIBUTE else event if event != MODES else f"torch.{arguments[0]}"
         word = what.rpartition(".")[2]
         learners = not file_of(frame.f_code).startswith(LIBRARIES) or _passes_to_a_learner(frame)
         if keeps:
             allowed = _may_keep(event, arguments, frame, know)
+        elif event == MODES:  # of ours, which raises it, and who calls that
+            learners, allowed = True, may_ask(word, frame.f_back, know.genuine, place_of)
         elif depth[0]:
             allowed = _may_see(word, frame, know) and unchanged(frame)
             learners = learners or not know.genuine(frame) or word not in frame.f_code.co_names
@@ -297,4 +301,5 @@ def _read_ahead() -> dict[str, Codes]:
     return {file: codes_of(file) for file in files if os.path.exists(file)}
 
 
+_COPIED = (__name__, genuine.__name__, modes.__name__, stores.__name__)
 _CODES = _read_ahead()

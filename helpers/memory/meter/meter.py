@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
+from ...catalog.errors import WorkbookError
 from ...catalog.sealed import sealed
 from ..breakdown import Part, rounded
 from .gradient_sum import ADD, GradientSum, adds_gradients
@@ -28,8 +29,8 @@ from .leaves import leaves
 from .timeline import Block, Event
 
 WRAPPERS = frozenset({"AsyncCollectiveTensor", "DTensor", "Float8TrainingTensor"})
-FROM_OUTSIDE = torch.ops.aten.lift_fresh.default  # `torch.tensor(a_list)` and `torch.from_numpy(array)` end in it
 STAND_INS = frozenset({"FakeTensor", "FunctionalTensor"})  # they wrap no tensor of memory: they are counted themselves
+LIFT = torch.ops.aten.lift_fresh.default  # by it modes hear of a tensor that was made of Python's or NumPy's data
 LIBRARY = "library"  # the phase of blocks that belong to no forward: nothing saved them
 Where = Callable[[], tuple[str, str]]
 
@@ -153,7 +154,11 @@ class Meter(TorchDispatchMode):
 
     def __exit__(self, *problem: object) -> None:
         _closed(self)
+        last = _get_current_dispatch_mode()
         super().__exit__(*problem)
+        if last is not self and problem[0] is None:
+            what = f"{type(last).__name__} is the last of PyTorch's modes where a meter is closed"
+            raise WorkbookError(what, "the meter, as it was opened", "leave each mode that you enter, and no other")
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
         if wraps_others(types):
@@ -243,6 +248,7 @@ class FreshMeter(Meter):
     """A Meter of what a block makes itself: it leaves out storages that come from outside and were not adopted.
 
     The plain one counts every storage that an operator returns, and a transposed weight is the weight's storage.
+    What `torch.tensor` and `torch.from_numpy` make of data that is no tensor was made here, a number alone left out.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -252,8 +258,9 @@ class FreshMeter(Meter):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
         if wraps_others(types):
             return NotImplemented
-        for value in leaves((args, kwargs)):
-            if isinstance(value, torch.Tensor) and not is_new(func, value.untyped_storage()):
+        made = func is LIFT and args[0].dim() > 0  # a number alone is Python's, as an optimizer's count of steps is
+        for value in () if made else leaves((args, kwargs)):
+            if isinstance(value, torch.Tensor):
                 self._leave_out(value.untyped_storage())
         return super().__torch_dispatch__(func, types, args, kwargs)
 
@@ -282,11 +289,6 @@ class FreshMeter(Meter):
             finalizer.detach()
             del self.foreign[storage._cdata]  # grown here: PyTorch made a new block for all of it
         super()._see(tensor, category)
-
-
-def is_new(func: Any, storage: torch.UntypedStorage) -> bool:
-    """Whether an operator is given what PyTorch has just made of a list. An array's memory cannot be resized."""
-    return func is FROM_OUTSIDE and storage.resizable()
 
 
 def _finalizer(storage: torch.UntypedStorage) -> weakref.finalize:

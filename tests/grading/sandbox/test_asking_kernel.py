@@ -60,8 +60,8 @@ def worker():
 def kernel(worker):
     """Asks answers in a kernel of their own: what it answered, what it had replaced, how each cell went."""
 
-    def ask(*answers: str, asks: tuple[str, ...] = (DRIVES,), names: str = "fill", secrets=None) -> SimpleNamespace:
-        cells = [code(GIVEN, "given"), code(f"{APPARATUS}\n{APPARATUS_CELL}", "apparatus"), code(BEGIN, "begin")]
+    def ask(*answers: str, asks=(DRIVES,), names: str = "fill", secrets=None, apparatus=APPARATUS_CELL):
+        cells = [code(GIVEN, "given"), code(f"{APPARATUS}\n{apparatus}", "apparatus"), code(BEGIN, "begin")]
         cells += [code(source, f"answer-{number}") for number, source in enumerate(answers)]
         for number, source in enumerate(asks):
             asking = f"{ask_line(names.split(), secrets or {})}\n{source}"
@@ -673,6 +673,76 @@ def test_who_reached_is_named_whatever_the_spelling(kernel):
     found = kernel(REACHES["a frame"], asks=("asked(fill, 1)",))
     assert reached_in(found.cells["ask-0"]) == [SEEN.format("sys._getframe")]
     assert reached_in(kernel(FILL).cells["ask-0"]) == []
+
+
+METERED = """
+import torch
+from helpers.memory.meter import Meter
+
+
+def driven(count):
+    with Meter() as meter:
+        fill(count)
+    return meter.peak_bytes"""
+WORKS = "    torch.zeros(1000 * count)\n"
+# Each way to the meter by PyTorch's stack of modes: the meter is moved, or does not look.
+MODES = {
+    "the stack": "    torch._C._get_dispatch_stack_at(0).peak_bytes = 0",
+    "the last": "    torch.utils._python_dispatch._get_current_dispatch_mode().peak_bytes = 0",
+    "all": "    torch.utils._python_dispatch._get_current_dispatch_mode_stack()[0].peak_bytes = 0",
+    "by words": "    getattr(getattr(torch, '_' + 'C'), '_get_dispatch_' + 'stack_at')(0).peak_bytes = 0",
+    "a library that is handed it": """    from torch.utils._pytree import tree_map
+    tree_map(torch._C._get_dispatch_stack_at, [0])[0].peak_bytes = 0""",
+    "taken away": """    from torch.utils._python_dispatch import _pop_mode, _push_mode
+    meter = _pop_mode()
+    meter.peak_bytes = 0
+    _push_mode(meter)""",
+    "a pause": """    from torch.utils._python_dispatch import _pop_mode_temporarily
+    with _pop_mode_temporarily() as meter:
+        meter.peak_bytes = 0""",
+}
+LOOKS_AWAY = {
+    "none": "with torch.utils._python_dispatch._disable_current_modes():",
+    "none, in C": "with torch._C._DisableTorchDispatch():",
+}
+LEAVES_TWICE = """from torch.utils._python_dispatch import TorchDispatchMode
+class Mine(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None): return function(*args, **(kwargs or {}))
+def fill(count):
+    mine = Mine().__enter__()
+    mine.__exit__(None, None, None)
+    mine.old_dispatch_mode_flags.append(False)
+    mine.old_non_infra_dispatch_mode_flags.append(False)
+    mine.old_without_ignore_compile_internals_dispatch_mode_flags.append(False)
+    mine.__exit__(None, None, None)
+    torch.zeros(1000 * count)
+    Mine().__enter__()"""
+
+
+@pytest.mark.parametrize("words", MODES)
+def test_nothing_leads_to_the_meter_that_counts(kernel, words):
+    source = f"import torch\ndef fill(count):\n{WORKS}    try:\n    {{}}\n    except RuntimeError:\n        pass"
+    source = source.format(MODES[words].replace("\n", "\n    "))
+    found = kernel(source, apparatus=METERED, asks=("asked(driven, 4)",))
+    assert found.rows == [[16384]]  # 4,000 numbers of 4 B, in blocks of 512
+
+
+@pytest.mark.parametrize("words", LOOKS_AWAY)
+def test_no_meter_looks_away(kernel, words):
+    source = f"import torch\ndef fill(count):\n    {LOOKS_AWAY[words]}\n    {WORKS}"
+    found = kernel(source, apparatus=METERED, asks=("asked(driven, 4)",))
+    assert "is not for answers" in json.dumps(found.rows)
+
+
+def test_a_meter_is_not_taken_for_another_mode(kernel):
+    found = kernel(f"import torch\n{LEAVES_TWICE}", apparatus=METERED, asks=("asked(driven, 4)",))
+    assert "where a meter is closed" in json.dumps(found.rows)
+
+
+def test_a_mode_of_ones_own_is_entered_and_left(kernel):
+    mine = LEAVES_TWICE.partition("def fill")[0]
+    source = f"import torch\n{mine}def fill(count):\n    with Mine():\n    {WORKS}"
+    assert kernel(source, apparatus=METERED, asks=("asked(driven, 4)",)).rows == [[16384]]
 
 
 # Each way to keep bytes where nobody counts them.

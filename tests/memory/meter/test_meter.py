@@ -233,13 +233,33 @@ def test_what_was_made_before_counts_once_it_grows():
         assert meter.live_bytes == 0
 
 
-def test_a_tensor_made_of_a_list_is_new_and_the_memory_of_an_array_is_not():
-    array = torch.ones(1000).numpy()
+# Ways to make a tensor of 1,000 numbers that are no tensor yet.
+OF_DATA = {
+    "tensor": lambda data: torch.tensor(data),
+    "as_tensor": lambda data: torch.as_tensor(data),
+    "asarray": lambda data: torch.asarray(data),
+    "FloatTensor": lambda data: torch.FloatTensor(data),
+    "from_numpy": lambda data: torch.from_numpy(np.array(data, np.float32)),
+    "tensor of an array": lambda data: torch.tensor(np.array(data, np.float32)),
+}
+
+
+@pytest.mark.parametrize("way", OF_DATA)
+def test_what_is_made_of_data_counts_once(way):
     with FreshMeter() as meter:
-        shared = torch.from_numpy(array)
-        assert meter.live_bytes == 0 < len(shared)
-        made = torch.tensor([1.0] * 1000)
-        assert meter.live_bytes == 4096 == made.nbytes + 96
+        made = OF_DATA[way]([0.5] * 1000)
+        assert meter.live_bytes == 4096
+        made.mul_(2)
+        assert meter.live_bytes == 4096
+        del made
+        assert meter.live_bytes == 0
+
+
+def test_a_count_of_steps_is_no_tensor_of_a_blocks_own():
+    with FreshMeter() as meter:
+        kept = [torch.tensor(0.0) for _ in range(48)]  # 24,576 B in blocks of 512
+        kept[0].add_(1)
+    assert meter.peak_bytes == 0
 
 
 def test_what_an_operator_writes_into_and_does_not_return_is_seen():
