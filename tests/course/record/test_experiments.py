@@ -15,7 +15,6 @@ from helpers.course.record.target import FULL_SIZE
 from helpers.memory.accuracy import recorded
 from helpers.memory.accuracy.recordings import Entry
 from helpers.memory.allocator import compare_with_snapshot
-from helpers.techniques.checkpointing import apply
 from tests.course.record.rehearsal import MACHINE, MADE, TOY, rehearsed
 
 # The figures of each, and how many numbers the instruments answer; of times and rates a CPU has no datasheet.
