@@ -118,10 +118,10 @@ def guard(lab: Iterable[CodeType] = (), before: There | None = None) -> Guard:
         if isinstance(value, FunctionType) and value.__module__ in _COPIED:
             ours[name] = FunctionType(value.__code__, ours, name, value.__defaults__)
     adopt_orphans()
-    return ours["_guard"](lab, before or now_there())
+    return ours["_guard"](lab, before or now_there(), ours["closer"](empty=before is not None))
 
 
-def _guard(copied: Iterable[CodeType], before: There) -> Guard:
+def _guard(copied: Iterable[CodeType], before: There, close_modes: Callable[[], None]) -> Guard:
     depth, reached, looking = [0], list[str](), set[int]()
     sockets, processes = list[ref](), set[int]()  # of what starts ranks
     know = whose(copied, _CODES)
@@ -180,6 +180,7 @@ def _guard(copied: Iterable[CodeType], before: There) -> Guard:
         shared = []
         try:
             looking.add(_thread_of())
+            close_modes()
             shared = shut(before, [number_of(one) for at in sockets if (one := at()) is not None], processes)
             looking.discard(_thread_of())
             yield

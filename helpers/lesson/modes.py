@@ -50,3 +50,60 @@ def may_ask(
             return True
         word, frame = name if file == _STACK else word, frame.f_back
     return False
+
+
+def closer(empty: bool) -> Callable[[], None]:
+    """A function that closes modes left open and removes hooks of all modules that were left, as it is now.
+
+    On a rank, where cells of a learner's have run, all of them: `empty`.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return lambda: None
+    hooks = [(*one, {} if empty else dict(one[2])) for one in _hooks()]
+    stacks = [_stack(torch._C, words) for words in ("dispatch", "function")]
+    were = [[] if empty else [at(i) for i in range(size())] for size, at, _, _ in stacks]
+    flags = sys.modules["torch.utils._python_dispatch"]
+    switches = {name: not empty and value for name, value in vars(flags).items() if name.startswith("_is_in_")}
+    top, pop_hooks = (
+        torch._C._autograd._top_saved_tensors_default_hooks,
+        torch._C._autograd._pop_saved_tensors_default_hooks,
+    )
+
+    def close() -> None:
+        for (size, at, pop, push), was in zip(stacks, were, strict=True):
+            if size() != len(was) or any(at(i) is not one for i, one in enumerate(was)):
+                while size():
+                    pop()
+                for one in was:
+                    push(one)
+                vars(flags).update(switches)
+        while top(False) is not None:
+            pop_hooks()
+        for module, name, now, had in hooks:
+            vars(module)[name] = now
+            if now != had:
+                now.clear()
+                now.update(had)
+
+    return close
+
+
+def _stack(core: Any, words: str) -> tuple[Callable, Callable, Callable, Callable]:
+    """How many modes of a kind there are; the one at a place; the last taken away; another on top."""
+    at = getattr(core, "_get_dispatch_stack_at" if words == "dispatch" else "_get_function_stack_at")
+    parts = (f"_len_torch_{words}_stack", f"_pop_torch_{words}_stack", f"_push_on_torch_{words}_stack")
+    size, pop, push = (getattr(core, name) for name in parts)
+    return size, at, (lambda: pop(None)) if words == "dispatch" else pop, push
+
+
+def _hooks() -> list[tuple[Any, str, dict]]:
+    """PyTorch's dicts of hooks for every module and every optimizer."""
+    modules = (sys.modules.get(name) for name in ("torch.nn.modules.module", "torch.optim.optimizer"))
+    return [
+        (module, name, value)
+        for module in modules
+        if module is not None
+        for name, value in list(vars(module).items())
+        if name.startswith("_global_") and isinstance(value, dict)
+    ]

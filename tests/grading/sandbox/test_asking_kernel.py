@@ -745,6 +745,41 @@ def test_a_mode_of_ones_own_is_entered_and_left(kernel):
     assert kernel(source, apparatus=METERED, asks=("asked(driven, 4)",)).rows == [[16384]]
 
 
+WATCHES = """
+def saw(*arguments):
+    SEEN.append(1)
+    return arguments[0]
+class Operators(torch.utils._python_dispatch.TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None): return function(*saw(args), **(kwargs or {}))
+class Functions(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None): return function(*saw(args), **(kwargs or {}))
+"""
+# Each way to leave open, in a cell of one's own, what looks on where inputs are made and nothing is asked yet.
+LEFT_OPEN = {
+    "operators": "mode = Operators().__enter__()",
+    "two": "modes = Operators().__enter__(), Operators().__enter__()",
+    "functions": "mode = Functions().__enter__()",
+    "what autograd saves": "hooks = torch.autograd.graph.saved_tensors_hooks(saw, saw).__enter__()",
+    "modules": "torch.nn.modules.module.register_module_forward_pre_hook(lambda *a: SEEN.append(1))",
+    "modules, by another dict": "torch.nn.modules.module._global_forward_pre_hooks = {0: lambda *a: SEEN.append(1)}",
+    "optimizers": "__import__('sys').modules['torch.optim.optimizer'].register_optimizer_step_pre_hook(lambda *a: SEEN.append(1))",
+}
+MAKES = """import torch
+layer = torch.nn.Linear(4, 4)
+layer(torch.ones(2, 4)).square().sum().backward()
+torch.optim.SGD(layer.parameters()).step()
+asked(fill, 4)"""
+
+
+@pytest.mark.parametrize("words", LEFT_OPEN)
+def test_nothing_that_was_left_open_looks_on(kernel, words):
+    source = f"import torch\nSEEN = []\n{WATCHES}{LEFT_OPEN[words]}\ndef fill(count): return len(SEEN)"
+    source += "\nSEEN.clear()"
+    found = kernel(source, apparatus=METERED, asks=(MAKES, MAKES))
+    assert found.cells["answer-0"].passed, found.cells["answer-0"].message
+    assert found.rows == [[0], [0]]
+
+
 # Each way to keep bytes where nobody counts them.
 PARKS = {
     "a file": "from pathlib import Path\ndef fill(count): Path('kept').write_bytes(b'x')",
