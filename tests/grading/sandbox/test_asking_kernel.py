@@ -762,7 +762,8 @@ LEFT_OPEN = {
     "what autograd saves": "hooks = torch.autograd.graph.saved_tensors_hooks(saw, saw).__enter__()",
     "modules": "torch.nn.modules.module.register_module_forward_pre_hook(lambda *a: SEEN.append(1))",
     "modules, by another dict": "torch.nn.modules.module._global_forward_pre_hooks = {0: lambda *a: SEEN.append(1)}",
-    "optimizers": "__import__('sys').modules['torch.optim.optimizer'].register_optimizer_step_pre_hook(lambda *a: SEEN.append(1))",
+    "optimizers": """from torch.optim.optimizer import register_optimizer_step_pre_hook
+register_optimizer_step_pre_hook(lambda *a: SEEN.append(1))""",
 }
 MAKES = """import torch
 layer = torch.nn.Linear(4, 4)
