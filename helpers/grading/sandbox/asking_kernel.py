@@ -104,7 +104,7 @@ class AskingKernel(IPythonKernel):
             now.update({name: was[name] for name in replaced})
             return [*replaced, *apart.put_back(), *pristine.restore(), *voices[0].restore()]
 
-        hidden = map(sealed, (apart.run, pristine.restore, pristine.put_back, put_all_back))
+        hidden = [sealed(one) for one in (apart.run, pristine.restore, pristine.put_back, put_all_back)]
         parts = _Parts(apart.guard, *hidden)
         type(self)._parts = property(lambda kernel: parts)  # type: ignore[assignment]
         voices.append(Voice(self))
