@@ -151,9 +151,7 @@ class MemoryAnswer(CalculatorAnswer):
 
     @property
     def on_card(self) -> dict[str, Any]:
-        """The card and the MiB that are kept of it where somebody said how many, by parameter."""
-        kept = self.reserve_bytes
-        return {"gpu": self.gpu, "reserve": None if kept is None else -(-kept // 2**20)} if self.gpu else {}
+        return said_of_card(self.gpu, self.reserve_bytes)
 
     def verdict(self, size_bytes: int) -> Verdict | None:
         """Of so many bytes on the device; None without one."""
@@ -171,6 +169,15 @@ class MemoryAnswer(CalculatorAnswer):
     def seconds_to_read(self, size_bytes: int) -> float | None:
         """At the device's memory bandwidth; None without one whose bandwidth is known."""
         return size_bytes / self.gpu.memory_bytes_per_s if self.gpu and self.gpu.memory_bandwidth else None
+
+
+def said_of_card(gpu: Device | None, kept_bytes: int | None) -> dict[str, Any]:
+    """The card and the MiB that are kept of it where somebody said how many, by parameter.
+
+    >>> said_of_card(None, 2**30)
+    {}
+    """
+    return {"gpu": gpu, "reserve": None if kept_bytes is None else -(-kept_bytes // 2**20)} if gpu else {}
 
 
 def first_over(moments: Iterable[Moment], room: Room) -> Iterator[str]:

@@ -22,7 +22,7 @@ from ..drawing.lanes import lanes
 from ..drawing.pictures import Card
 from ..drawing.shares import Memory, memory_shares
 from ..units import percent, si, three_digits
-from .answers import CalculatorAnswer, plural
+from .answers import CalculatorAnswer, plural, said_of_card
 from .offload_places import capacity_of, tier_sentence, worst
 from .streamed_service import StreamedService, link_rate
 
@@ -97,8 +97,7 @@ class OffloadServingAnswer(StreamedService, CalculatorAnswer):
     def asked(self) -> dict[str, Any]:
         return {
             "setup": self.setup,
-            "gpu": self.gpu,
-            "reserve": None if self.reserve_bytes is None else -(-self.reserve_bytes // 2**20),
+            **said_of_card(self.gpu, self.reserve_bytes),
             "step": self.step,
             "source": self.source.name if self.source else HOST,
             "buffers": self.forward.buffers,

@@ -24,7 +24,7 @@ from ..drawing.marks import label
 from ..drawing.pictures import Card
 from ..drawing.shares import Memory, memory_shares, time_bars
 from ..units import percent, si
-from .answers import CalculatorAnswer, plural
+from .answers import CalculatorAnswer, plural, said_of_card
 from .offload_places import EXPOSED, HIDDEN, capacity_of, tier_sentence, tier_verdict, worst
 
 USUAL_HOST, USUAL_RANKS, USUAL_EFFICIENCY = "dgx-h100-dram", 8, 0.5
@@ -159,8 +159,7 @@ class OffloadTrainingAnswer(CalculatorAnswer):
     def asked(self) -> dict[str, Any]:
         return {
             "setup": self.setup,
-            "gpu": self.gpu,
-            "reserve": None if self.reserve_bytes is None else -(-self.reserve_bytes // 2**20),
+            **said_of_card(self.gpu, self.reserve_bytes),
             "host": self.host.name,
             "disk": self.disk.name if self.disk else None,
             "ranks_per_host": self.ranks_per_host,
