@@ -193,3 +193,13 @@ def test_a_card_without_units_for_bf16_is_told():
         "no units for products in BF16" in training_answer(TrainSetup("tiny-llama", attention="eager"), "t4").sentence
     )
     assert "BF16" not in training_answer(TrainSetup("tiny-llama", precision="fp32"), "t4").sentence
+
+
+def test_the_next_offer_is_not_the_first_with_more():
+    """8-bit Adam fits; with checkpoints it fits as well, which is no other way; BF16 is one."""
+    said = training_answer(TrainSetup("llama-2-7b", optimizer="adamw-fused"), "h100").sentence
+    first, _, other = said.partition("The cheapest change that fits: ")[2].partition("The next: ")
+    assert first.startswith("8-bit Adam (")
+    assert "Its cost: states rounded to 8 bits" in first
+    assert other.startswith("pure BF16 ")
+    assert "Its cost: small updates round to nothing." in other

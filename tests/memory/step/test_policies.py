@@ -6,11 +6,12 @@ from functools import cache
 import pytest
 import torch
 
-from helpers.catalog import TrainSetup, WorkbookError
+from helpers.catalog import Adapter, TrainSetup, WorkbookError
 from helpers.memory import budget, measure, trace
 from helpers.memory.breakdown import Phase, Point
 from helpers.memory.measure import steps
 from helpers.memory.measure.steps import build_model, run_of, training_run
+from helpers.memory.step.flops import _Products, step_flops
 from helpers.techniques.checkpointing import checkpointed, flops_of
 from tests.memory.configs import llama_7b
 
@@ -220,3 +221,12 @@ def test_the_budget_refuses_what_it_does_not_know():
     with pytest.raises(WorkbookError, match="workbook trace train --checkpointing offload"):
         budget.train(setup_of("llama", policy="offload"))
     assert budget.step_flops(setup_of("llama", policy="offload")).recomputed == 0
+
+
+@pytest.mark.parametrize("adapter", [None, Adapter("lora", 8), Adapter("dora", 8)], ids=str)
+def test_rows_and_passes_take_as_many_flops_as_when_each_is_counted(adapter):
+    """DoRA's norms multiply weights alone, once for all rows of a micro-batch."""
+    setup = TrainSetup("llama-3.2-1b", "bf16", micro_batch=3, sequence=64, checkpointing="full", adapter=adapter)
+    counted, one = _Products(setup), step_flops(replace(setup, micro_batches=2))
+    assert (one.forward, one.backward) == (2 * counted.flops, 2 * counted.backward_flops)
+    assert one.recomputed == 2 * counted.flops_again > 0
