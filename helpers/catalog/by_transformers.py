@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .config import without_code
 from .errors import WorkbookError
 from .families import FAMILIES
-from .layers import Attention, Layer, Linear, LinearGroup, Mla, Mlp, State
+from .layers import Attention, Layer, Linear, LinearGroup, Mla, Mlp, RecurrentState
 from .shape import Counted, ModelShape
 from .shipped import left_out_rules
 from .unquantized import is_left_out, spelled
@@ -250,7 +250,7 @@ def _cached_attention(config: Any, layer: Any) -> Attention:
     return Attention(heads, kv_heads, width, (), window=window, mamba=state, indexer=indexed)
 
 
-def _state(layer: Any) -> State | None:
+def _state(layer: Any) -> RecurrentState | None:
     """The state of a recurrent layer; ValueError where it is not in FP32."""
     import torch
 
@@ -261,4 +261,4 @@ def _state(layer: Any) -> State | None:
     if any(one.dtype != torch.float32 for one in made) or len({one.shape[-1] for one in inputs}) > 1:
         raise ValueError("a state of another kind")
     kernel = inputs[0].shape[-1] if inputs else 1
-    return State(sum(one.numel() for one in made), sum(one.numel() for one in inputs) // kernel, kernel)
+    return RecurrentState(sum(one.numel() for one in made), sum(one.numel() for one in inputs) // kernel, kernel)

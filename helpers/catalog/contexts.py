@@ -50,7 +50,7 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenContext:
     """A process that was seen: what it held of `card`, less what PyTorch had allocated and cached; to 10 MiB."""
 
     card: Device
@@ -87,25 +87,25 @@ def context(card: Device) -> Context:
 
 
 @cache
-def seen() -> tuple[Seen, ...]:
+def seen() -> tuple[SeenContext, ...]:
     """Every process of the data. WorkbookError for one without a source or a date, or of no card here."""
     return tuple(_seen(row) for row in _read()["rows"])
 
 
-def _seen(row: Mapping[str, str]) -> Seen:
+def _seen(row: Mapping[str, str]) -> SeenContext:
     if not (row.get("source") and row.get("date") and row.get("card") in DEVICES):
         what = f"a context {row!r:.120}"
         raise WorkbookError(what, "a card of the catalogue, a source and a date", "complete it in data/contexts.json")
     pytorch = sum(_size(row[part]) for part in ("allocated", "cached") if part in row)
-    return Seen(DEVICES[row["card"]], _size(row["held"]) - pytorch, row["source"], row["date"])
+    return SeenContext(DEVICES[row["card"]], _size(row["held"]) - pytorch, row["source"], row["date"])
 
 
-def _most(rows: list[Seen] | tuple[Seen, ...], basis: Basis) -> Context:
+def _most(rows: list[SeenContext] | tuple[SeenContext, ...], basis: Basis) -> Context:
     largest = max(rows, key=_size_of)
     return Context(ceil(largest.size_bytes / MIB + ROUNDING_MIB) * MIB, basis, largest.source)
 
 
-def _size_of(one: Seen) -> int:
+def _size_of(one: SeenContext) -> int:
     return one.size_bytes
 
 

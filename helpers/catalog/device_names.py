@@ -30,7 +30,7 @@ _EXAMPLES = "a card such as h100, rtx-4090, rtx-3060, mi300x, m4-max or m3-max-4
 MOST_TYPED = 100  # characters
 
 
-class Card(Protocol):
+class NamedCard(Protocol):
     """What a name can lead to."""
 
     @property
@@ -54,7 +54,7 @@ def plain(name: str) -> str:
     return "".join(part for part in _parts(name) if part not in _BRANDS)
 
 
-def find(name: object, cards: Mapping[str, Card]) -> tuple[str, int | None]:
+def find(name: object, cards: Mapping[str, NamedCard]) -> tuple[str, int | None]:
     """The name of the card, and the memory in GB where the name asks for another of its sizes; else WorkbookError.
 
     WorkbookError, too, for a name that leads to several.
@@ -80,7 +80,7 @@ def _parts(name: str) -> list[str]:
 
 
 @cache
-def _index(cards: tuple[Card, ...]) -> Mapping[str, frozenset[tuple[str, int | None]]]:
+def _index(cards: tuple[NamedCard, ...]) -> Mapping[str, frozenset[tuple[str, int | None]]]:
     """Every plain spelling, and what it may mean. An alias is the card's own; what is left of names may be shared."""
     own: dict[str, set[tuple[str, int | None]]] = {}
     shared: dict[str, set[tuple[str, int | None]]] = {}
@@ -92,7 +92,7 @@ def _index(cards: tuple[Card, ...]) -> Mapping[str, frozenset[tuple[str, int | N
     return {spelling: frozenset(meant) for spelling, meant in {**shared, **own}.items()}
 
 
-def _spellings(card: Card) -> Iterator[tuple[str, int | None]]:
+def _spellings(card: NamedCard) -> Iterator[tuple[str, int | None]]:
     for name in (card.name, *card.aliases, card.title):
         yield name, None
     chip = re.sub(r"(-\d+core)?-\d+gb$", "", card.name)
@@ -104,7 +104,7 @@ def _without_memory(name: str) -> str:
     return re.sub(r"-\d+gb$", "", name)
 
 
-def _unknown(name: object, typed: str, cards: Mapping[str, Card]) -> WorkbookError:
+def _unknown(name: object, typed: str, cards: Mapping[str, NamedCard]) -> WorkbookError:
     """The error, with the nearest name where its numbers are those that were typed."""
     for several in _SEVERAL:
         if (found := several.fullmatch(typed)) and plain(found["card"]) in _index(tuple(cards.values())):

@@ -23,7 +23,7 @@ NO_LARGE_CARD = "a100"  # of which vLLM thinks as of a small one: pull request 1
 
 
 @dataclass(frozen=True)
-class Engine:
+class EngineVersion:
     """One engine as of `version`.
 
     `share` is what it takes of the whole card where nobody says another: vLLM's gpu_memory_utilization; None for an
@@ -98,21 +98,29 @@ _SORTS = "; 38 bytes a logit is what Qwen3-14B's profile run showed in 0.15 and 
 _MASKS = "; logits in 16 bits, in FP32, their softmax and its noise are alive: 2 + 4 + 4 + 4 bytes"
 _COUNTS = "; its second runner counts every token of every sequence (v1/worker/gpu/sample/penalties.py): 4 bytes more"
 _LAUNCHES = "40 launches of vLLM 0.19 on H100"
-_ENGINES: tuple[Engine, ...] = (
-    Engine("transformers", "", "no server: what a forward needs, and nothing set aside"),
-    Engine("vllm", "0.15", f"{_CONFIG}0.15.0{_SORTS}", 0.9, 16, sampler_bytes=38, logs="two of Qwen3-14B on an H100"),
-    Engine("vllm", "0.17", f"{_CONFIG}0.17.1{_MASKS}", 0.9, 16, sampler_bytes=14, sampler_rows=True, logs=_LAUNCHES),
-    Engine("vllm", "0.20", f"{_CONFIG}0.20.0{_MASKS}", 0.92, 16, True, 14, True),
-    Engine("vllm", "0.22", f"{_CONFIG}0.22.0: FlashInfer samples{_MASKS}", 0.92, 16, True, 14),
-    Engine("sglang", "0.5.23", "sglang/srt/arg_groups/memory_hook.py of 0.5.23: a fraction of what is free, by a rule"),
-    Engine("llama.cpp", "", "ggml-org/llama.cpp, src/llama-kv-cache.cpp: takes what it needs, and sets nothing aside"),
-    Engine("vllm", "0.33", f"{_CONFIG}0.33.0{_MASKS}{_COUNTS}", 0.92, 16, True, 18, huge_batch=16384),
+_ENGINES: tuple[EngineVersion, ...] = (
+    EngineVersion("transformers", "", "no server: what a forward needs, and nothing set aside"),
+    EngineVersion(
+        "vllm", "0.15", f"{_CONFIG}0.15.0{_SORTS}", 0.9, 16, sampler_bytes=38, logs="two of Qwen3-14B on an H100"
+    ),
+    EngineVersion(
+        "vllm", "0.17", f"{_CONFIG}0.17.1{_MASKS}", 0.9, 16, sampler_bytes=14, sampler_rows=True, logs=_LAUNCHES
+    ),
+    EngineVersion("vllm", "0.20", f"{_CONFIG}0.20.0{_MASKS}", 0.92, 16, True, 14, True),
+    EngineVersion("vllm", "0.22", f"{_CONFIG}0.22.0: FlashInfer samples{_MASKS}", 0.92, 16, True, 14),
+    EngineVersion(
+        "sglang", "0.5.23", "sglang/srt/arg_groups/memory_hook.py of 0.5.23: a fraction of what is free, by a rule"
+    ),
+    EngineVersion(
+        "llama.cpp", "", "ggml-org/llama.cpp, src/llama-kv-cache.cpp: takes what it needs, and sets nothing aside"
+    ),
+    EngineVersion("vllm", "0.33", f"{_CONFIG}0.33.0{_MASKS}{_COUNTS}", 0.92, 16, True, 18, huge_batch=16384),
 )
 ENGINES: tuple[str, ...] = tuple(dict.fromkeys(one.name for one in _ENGINES))
 POOLED: tuple[str, ...] = tuple(dict.fromkeys(one.name for one in _ENGINES if one.share))  # that set a pool aside
 
 
-def engine(name: str, version: str | None = None) -> Engine:
+def engine(name: str, version: str | None = None) -> EngineVersion:
     """The engine as of `version`, the newest that is known without one. Raises WorkbookError.
 
     >>> engine("vllm", "0.19.1").share, engine("vllm").share, engine("vllm").version

@@ -30,7 +30,7 @@ class Heads(NamedTuple):
         return self.bytes_each == 2
 
 
-class Tile(NamedTuple):
+class BackwardTile(NamedTuple):
     """One program of the memory-efficient backward: the block of scores it works on, and where its sums are."""
 
     rows: int
@@ -73,19 +73,19 @@ def efficient_backward(capability: Capability, call: Heads) -> Held:
     return [held] if call.half else [(delta, delta, 4 * lanes * call.rows * call.value_width), held]
 
 
-def _tile(capability: Capability, half: bool, width: int) -> Tile:
+def _tile(capability: Capability, half: bool, width: int) -> BackwardTile:
     """BwdKernel.get_all in mem_eff_attention/kernels/generate_kernels.py; below compute capability 7.0 blocks of 64.
 
     Its comment says which GPUs have too little shared memory for blocks of 128 rows; nobody has measured that here.
     """
     ampere = capability >= (8, 0)
     if width <= 64 or not (half or ampere) or capability < (7, 0):
-        return Tile(64, 64, half and width <= 64)
+        return BackwardTile(64, 64, half and width <= 64)
     if capability not in LITTLE_SHARED_MEMORY:
-        return Tile(128, 128 if half and ampere and width <= 128 else 64, half and width <= 128)
+        return BackwardTile(128, 128 if half and ampere and width <= 128 else 64, half and width <= 128)
     if half and width <= 96 and capability in ((8, 6), (8, 9)):
-        return Tile(128, 64, True)
-    return Tile(64, 64, False)
+        return BackwardTile(128, 64, True)
+    return BackwardTile(64, 64, False)
 
 
 def _up(number: int, multiple: int) -> int:

@@ -14,7 +14,7 @@ from typing import TypeGuard
 
 from .errors import WorkbookError
 from .gguf_header import Header, StoredTensor, Value, read_header
-from .layers import Attention, Layer, Mla, Mlp, State
+from .layers import Attention, Layer, Mla, Mlp, RecurrentState
 from .shape import Counted, ModelShape
 
 MOST_LAYERS, MOST_UNITS = 4096, 2**26
@@ -129,7 +129,7 @@ class _Keys:
             one = self._attention(query, kv if number < own else 0, window)
             yield replace(one, mamba=state) if state else one
 
-    def _states(self) -> tuple[State | None, ...]:
+    def _states(self) -> tuple[RecurrentState | None, ...]:
         """What recurrent layers keep: n_embd_r and n_embd_s in src/llama-hparams.cpp."""
         kv_heads, heads = self._kv_heads(), self.each("attention.head_count", 1, least=0)
         ffn, turn = self.each("feed_forward_length", 0, least=0), self.whole("full_attention_interval", 4)
@@ -144,18 +144,18 @@ class _Keys:
 
         return tuple(self._state(heads[number]) if recurs(number) else None for number in range(self.layers))
 
-    def _state(self, heads: int) -> State:
+    def _state(self, heads: int) -> RecurrentState:
         hidden = self.whole("embedding_length")
         if self._has("wkv."):
-            return State(hidden * (self.whole("wkv.head_size") + self.whole("token_shift_count", 2)))
+            return RecurrentState(hidden * (self.whole("wkv.head_size") + self.whole("token_shift_count", 2)))
         if self._has("shortconv."):
-            return State(0, hidden, self.whole("shortconv.l_cache"))
+            return RecurrentState(0, hidden, self.whole("shortconv.l_cache"))
         kernel = self.whole("ssm.conv_kernel")
         if self._has("kda."):
             width = self.whole("kda.head_dim")
-            return State(heads * width * width, 3 * heads * width, kernel)
+            return RecurrentState(heads * width * width, 3 * heads * width, kernel)
         inner, state = self.whole("ssm.inner_size"), self.whole("ssm.state_size")
-        return State(inner * state, inner + 2 * self.whole("ssm.group_count", 0, least=0) * state, kernel)
+        return RecurrentState(inner * state, inner + 2 * self.whole("ssm.group_count", 0, least=0) * state, kernel)
 
     def _has(self, *keys: str) -> bool:
         return any(told.startswith(f"{self.family}.{key}") for told in self.metadata for key in keys)

@@ -86,7 +86,7 @@ def read_header(path: Path) -> Header:
     metadata: dict[str, Value] = {}
     tensors: dict[str, StoredTensor] = {}
     for part in _parts(path):
-        told, found = _Reader.of(part)
+        told, found = _HeaderReader.of(part)
         metadata = {**told, **metadata}
         for tensor in found:
             if tensor.name in tensors:
@@ -118,7 +118,7 @@ def _broken(path: Path, problem: str) -> WorkbookError:
 
 
 @dataclass
-class _Reader:
+class _HeaderReader:
     """A place in a mapped file; every read is checked against its end first."""
 
     path: Path

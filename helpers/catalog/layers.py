@@ -89,7 +89,7 @@ VLLM = StateRule(32, 16, -1)
 
 
 @dataclass(frozen=True)
-class State:
+class RecurrentState:
     """What a recurrent layer keeps of a sequence of any length: `values` of a state, and inputs of its convolution."""
 
     values: int
@@ -101,7 +101,7 @@ class State:
 
         Qwen3.5-27B in llama.cpp, one of its 48 layers: 48 heads x 128 x 128 x 4 B and 3 x 10,240 channels x 4 B.
 
-        >>> 48 * State(48 * 128 * 128, 10240, 4).size_bytes(LLAMA_CPP) / 2**20
+        >>> 48 * RecurrentState(48 * 128 * 128, 10240, 4).size_bytes(LLAMA_CPP) / 2**20
         149.625
         """
         inputs = self.channels * (self.kernel + rule.columns)
@@ -127,8 +127,8 @@ class Delta:
         return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
 
     @property
-    def state(self) -> State:
-        return State(self.value_heads * self.key_dim * self.value_dim, self.channels, self.kernel)
+    def state(self) -> RecurrentState:
+        return RecurrentState(self.value_heads * self.key_dim * self.value_dim, self.channels, self.kernel)
 
     def tensors(self) -> Iterator[TensorShape]:
         """What is trained beside the linear layers and the norm: decays and time steps, and the convolution."""
@@ -159,12 +159,12 @@ class Attention:
     sinks: bool = False
     rotary: bool = True
     delta: Delta | None = None
-    mamba: State | None = None
+    mamba: RecurrentState | None = None
     indexer: int = 0
     crossed: bool = False
 
     @property
-    def state(self) -> State | None:
+    def state(self) -> RecurrentState | None:
         """What the layer keeps of a sequence whatever its length; None where it is not recurrent."""
         return self.delta.state if self.delta else self.mamba
 

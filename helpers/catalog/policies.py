@@ -22,7 +22,7 @@ POLICIES = (*PER_LAYER, "sqrt-n", "recursive", *(f"{word}:K" for word in COUNTED
 
 
 @dataclass(frozen=True)
-class Segment:
+class PolicySegment:
     """Layers `start` to `stop` - 1 and what happens to them: "none" keeps all they save, "full" only their input.
 
     `how` may be any name in PER_LAYER. `parts` are checkpointed again inside a segment that is recomputed.
@@ -31,14 +31,14 @@ class Segment:
     start: int
     stop: int
     how: str = "full"
-    parts: tuple[Segment, ...] = ()
+    parts: tuple[PolicySegment, ...] = ()
 
     def __str__(self) -> str:
         layers = f"{self.start}" if self.stop == self.start + 1 else f"{self.start}-{self.stop - 1}"
         return f"{layers} {self.how}" + (f" ({', '.join(map(str, self.parts))})" if self.parts else "")
 
 
-def layout(policy: str, layers: int) -> tuple[Segment, ...]:
+def layout(policy: str, layers: int) -> tuple[PolicySegment, ...]:
     """The segments of a chain of `layers` under `policy`; together they are the chain. WorkbookError for other names.
 
     >>> [str(segment) for segment in layout("every:2", 5)]
@@ -49,7 +49,7 @@ def layout(policy: str, layers: int) -> tuple[Segment, ...]:
     require_whole("the number of layers", layers, do="pass the model's layers")
     name = str(policy).lower()
     if name in PER_LAYER:
-        return tuple(Segment(layer, layer + 1, name) for layer in range(layers))
+        return tuple(PolicySegment(layer, layer + 1, name) for layer in range(layers))
     if name == "sqrt-n":
         return _every(math.isqrt(layers - 1) + 1, 0, layers)
     if name == "recursive":
@@ -60,7 +60,7 @@ def layout(policy: str, layers: int) -> tuple[Segment, ...]:
     return _counted(word, _count(name, word, count, layers), layers)
 
 
-def whole_layers(segments: tuple[Segment, ...]) -> bool:
+def whole_layers(segments: tuple[PolicySegment, ...]) -> bool:
     """Whether every layer is kept or recomputed as a whole, which checkpoints around layers do: none, full, every:K,
     sqrt-n, first:K, nested:K and recursive.
 
@@ -70,26 +70,29 @@ def whole_layers(segments: tuple[Segment, ...]) -> bool:
     return all(segment.how in ("none", "full") for segment in segments)
 
 
-def _counted(word: str, count: int, layers: int) -> tuple[Segment, ...]:
+def _counted(word: str, count: int, layers: int) -> tuple[PolicySegment, ...]:
     if word == "every":
         return _every(count, 0, layers)
     if word == "first":
-        return (*_every(1, 0, count), *(Segment(layer, layer + 1, "none") for layer in range(count, layers)))
+        return (*_every(1, 0, count), *(PolicySegment(layer, layer + 1, "none") for layer in range(count, layers)))
     return tuple(
-        Segment(outer.start, outer.stop, parts=_every(1, outer.start, outer.stop)) for outer in _every(count, 0, layers)
+        PolicySegment(outer.start, outer.stop, parts=_every(1, outer.start, outer.stop))
+        for outer in _every(count, 0, layers)
     )
 
 
-def _every(size: int, start: int, stop: int) -> tuple[Segment, ...]:
-    return tuple(Segment(at, min(at + size, stop)) for at in range(start, stop, size))
+def _every(size: int, start: int, stop: int) -> tuple[PolicySegment, ...]:
+    return tuple(PolicySegment(at, min(at + size, stop)) for at in range(start, stop, size))
 
 
-def _halves(start: int, stop: int) -> tuple[Segment, ...]:
+def _halves(start: int, stop: int) -> tuple[PolicySegment, ...]:
     """Both halves of a chain, each a segment of its own halves, down to single layers."""
     if stop - start == 1:
-        return (Segment(start, stop),)
+        return (PolicySegment(start, stop),)
     middle = (start + stop + 1) // 2
-    return tuple(Segment(a, b, parts=_halves(a, b) if b - a > 1 else ()) for a, b in ((start, middle), (middle, stop)))
+    return tuple(
+        PolicySegment(a, b, parts=_halves(a, b) if b - a > 1 else ()) for a, b in ((start, middle), (middle, stop))
+    )
 
 
 def _count(policy: str, word: str, count: str, layers: int) -> int:

@@ -40,7 +40,7 @@ class Price:
 
 
 @dataclass(frozen=True)
-class Machine:
+class PricedMachine:
     """A machine of `cards` that is bought for `dollars`, draws `kilowatts` at most, and is hosted by the kilowatt."""
 
     cards: int
@@ -64,12 +64,12 @@ class Machine:
 
 
 @cache
-def machines() -> Mapping[str, Machine]:
+def machines() -> Mapping[str, PricedMachine]:
     """Machines that are sold whole, by the name of their cards."""
-    return {device(name).name: Machine(**entry) for name, entry in _read()["machines"].items()}
+    return {device(name).name: PricedMachine(**entry) for name, entry in _read()["machines"].items()}
 
 
-def machine(of: str | Device) -> Machine | None:
+def machine(of: str | Device) -> PricedMachine | None:
     """The machine with cards of this type, None where no price of one is known."""
     return machines().get(device(of).name)
 

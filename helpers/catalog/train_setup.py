@@ -8,7 +8,7 @@ from .adapters import Adapter
 from .errors import WorkbookError, require_whole
 from .losses import CUT, FULL, LOSSES, TRL
 from .optimizers import Optimizer, optimizer
-from .policies import Segment, layout
+from .policies import PolicySegment, layout
 from .recipes import PRECISIONS, Precision
 from .setup_fields import MAX_COUNT, MAX_TOKENS, ModelField, check_positions, known_name, set_field
 from .shape import ModelShape
@@ -102,7 +102,7 @@ class TrainSetup:
         return self.micro_batch * (self.sequence - 1 if self.scored is None else self.scored)
 
     @property
-    def segments(self) -> tuple[Segment, ...]:
+    def segments(self) -> tuple[PolicySegment, ...]:
         """The decoder layers as `checkpointing` divides them, and what happens to each part."""
         return layout(self.checkpointing, len(self.model.layers))
 

@@ -70,7 +70,7 @@ def _tell(arguments: argparse.Namespace, address: str) -> None:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    from ..techniques.serving import Job, run_bench
+    from ..techniques.serving import BenchJob, run_bench
 
     draw = random.Random(require_whole("seed", arguments.seed, 0))
     for name in ("requests", "prompt_tokens", "new_tokens"):
@@ -79,7 +79,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         tuple(draw.randrange(FIRST_WORD, WORDS) for _ in range(arguments.prompt_tokens))
         for _ in range(arguments.requests)
     ]
-    jobs = [Job(prompt, arguments.new_tokens) for prompt in prompts]
+    jobs = [BenchJob(prompt, arguments.new_tokens) for prompt in prompts]
     together = arguments.concurrency if arguments.rate is not None or arguments.concurrency is not None else 8
     report = asyncio.run(run_bench(arguments.url, jobs, arguments.rate, together, arguments.seed))
     print(json.dumps(report.figures) if arguments.json else report)

@@ -55,7 +55,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Rule:
+class LintRule:
     """`broken(cell)`, asked where the rule `applies`, is what breaks it (a text joins the message)."""
 
     name: str
@@ -243,35 +243,45 @@ def _has(pattern: str) -> Callable[[NotebookNode], object]:
 
 
 RULES = (
-    Rule("counted", _is_code, lambda c: not c.execution_count, "never run, so nbval compares nothing: build it"),
-    Rule("not-empty", _is_code, lambda c: not c.source.strip(), "an empty code cell: delete it"),
-    Rule("short", _is_code, lambda c: len(c.source.splitlines()) > MOST_LINES, f"over {MOST_LINES} lines"),
-    Rule("no-star-import", _is_code, _has(r"^\s*from .* import \*"), "import names, not *"),
-    Rule("not-skipped", _is_code, lambda c: "nbval-skip" in nb.tags(c), "tagged nbval-skip: never tested"),
-    Rule("tags-not-marks", _is_code, _has(r"^\s*#+ *NBVAL_"), "use cell tags, not NBVAL comments"),
-    Rule("no-error", _is_code, lambda c: _raised(c) and not _may_raise(c), "a stored error in an untagged cell"),
-    Rule("raises", _is_code, lambda c: _may_raise(c) and not _raised(c), "tagged as raising, yet raised nothing"),
-    Rule("no-empty-recording", _is_code, lambda c: re.search(NOTHING, _shown(c)), "stores that nothing was recorded"),
-    Rule("no-failed-try", _is_code, lambda c: re.search(r"[✗○]", _shown(c)), "stores a ✗ or a ○: build it again"),
-    Rule("no-stderr", _is_code, lambda c: nb.stream(c.outputs, "stderr") != "", "a stored warning (stderr)"),
-    Rule("no-semicolon", _is_code, _has(r";\s*\Z"), "a trailing ';' hides the output, but not from nbval"),
-    Rule("shows", _is_compared, _silent, f"shows nothing to compare: print the fact, or tag it {nb.IGNORE_TAG}"),
-    Rule("stable-output", _is_compared, _unstable, "the output differs between runs, it holds"),
-    Rule("stable-calls", _is_compared, _has(UNSTABLE_CALL), f"does not survive nbval: tag it {nb.IGNORE_TAG}"),
-    Rule("check-locked", lab_cells.is_check, _unlocked, "a check cell is locked and has points"),
-    Rule("check-compared", lab_cells.is_check, lambda c: not _is_compared(c), "a check's output must be compared"),
-    Rule("check-prints", lab_cells.is_check, _only_verdicts, "print the values: 'ok' compares equal for any answer"),
-    Rule("check-ends", lab_cells.is_check, _ends_bare, "ends in a bare expression, which nbgrader would score"),
-    Rule("check-asserts", lab_cells.is_check, _asserts_nothing, "no assert with a message that helps the learner"),
-    Rule("check-rubric", lab_cells.is_check, _rubric_off, RUBRIC_WANTED),
-    Rule("answer-single", lab_cells.is_answer, lambda c: _definitions(c) != 1, "an answer is one function or class"),
-    Rule("schema", lambda c: "nbgrader" in c.metadata, _not_schema_3, "nbgrader metadata is not schema 3"),
-    Rule("metadata", lambda c: True, lambda c: set(c.metadata) - nb.KEPT_CELL_METADATA, "metadata that build removes"),
-    Rule("no-false-list", _is_markdown, _reads_as_list, "a line that Markdown takes for an item of a list"),
-    Rule("no-false-formula", _is_markdown, _formula_of_prices, r"write \$ for a price: two $ begin and end a formula"),
-    Rule("known-policy", _is_markdown, references.unknown_policy, "a policy that the catalogue does not know"),
-    Rule("picture-words", _is_code, _wordless, "a stored picture without words for a screen reader: build it"),
-    Rule("alt-text", _is_markdown, _has(r"!\[\s*\]\(|<img(?![^>]*\balt=)"), "a picture without words for it"),
+    LintRule("counted", _is_code, lambda c: not c.execution_count, "never run, so nbval compares nothing: build it"),
+    LintRule("not-empty", _is_code, lambda c: not c.source.strip(), "an empty code cell: delete it"),
+    LintRule("short", _is_code, lambda c: len(c.source.splitlines()) > MOST_LINES, f"over {MOST_LINES} lines"),
+    LintRule("no-star-import", _is_code, _has(r"^\s*from .* import \*"), "import names, not *"),
+    LintRule("not-skipped", _is_code, lambda c: "nbval-skip" in nb.tags(c), "tagged nbval-skip: never tested"),
+    LintRule("tags-not-marks", _is_code, _has(r"^\s*#+ *NBVAL_"), "use cell tags, not NBVAL comments"),
+    LintRule("no-error", _is_code, lambda c: _raised(c) and not _may_raise(c), "a stored error in an untagged cell"),
+    LintRule("raises", _is_code, lambda c: _may_raise(c) and not _raised(c), "tagged as raising, yet raised nothing"),
+    LintRule(
+        "no-empty-recording", _is_code, lambda c: re.search(NOTHING, _shown(c)), "stores that nothing was recorded"
+    ),
+    LintRule("no-failed-try", _is_code, lambda c: re.search(r"[✗○]", _shown(c)), "stores a ✗ or a ○: build it again"),
+    LintRule("no-stderr", _is_code, lambda c: nb.stream(c.outputs, "stderr") != "", "a stored warning (stderr)"),
+    LintRule("no-semicolon", _is_code, _has(r";\s*\Z"), "a trailing ';' hides the output, but not from nbval"),
+    LintRule("shows", _is_compared, _silent, f"shows nothing to compare: print the fact, or tag it {nb.IGNORE_TAG}"),
+    LintRule("stable-output", _is_compared, _unstable, "the output differs between runs, it holds"),
+    LintRule("stable-calls", _is_compared, _has(UNSTABLE_CALL), f"does not survive nbval: tag it {nb.IGNORE_TAG}"),
+    LintRule("check-locked", lab_cells.is_check, _unlocked, "a check cell is locked and has points"),
+    LintRule("check-compared", lab_cells.is_check, lambda c: not _is_compared(c), "a check's output must be compared"),
+    LintRule(
+        "check-prints", lab_cells.is_check, _only_verdicts, "print the values: 'ok' compares equal for any answer"
+    ),
+    LintRule("check-ends", lab_cells.is_check, _ends_bare, "ends in a bare expression, which nbgrader would score"),
+    LintRule("check-asserts", lab_cells.is_check, _asserts_nothing, "no assert with a message that helps the learner"),
+    LintRule("check-rubric", lab_cells.is_check, _rubric_off, RUBRIC_WANTED),
+    LintRule(
+        "answer-single", lab_cells.is_answer, lambda c: _definitions(c) != 1, "an answer is one function or class"
+    ),
+    LintRule("schema", lambda c: "nbgrader" in c.metadata, _not_schema_3, "nbgrader metadata is not schema 3"),
+    LintRule(
+        "metadata", lambda c: True, lambda c: set(c.metadata) - nb.KEPT_CELL_METADATA, "metadata that build removes"
+    ),
+    LintRule("no-false-list", _is_markdown, _reads_as_list, "a line that Markdown takes for an item of a list"),
+    LintRule(
+        "no-false-formula", _is_markdown, _formula_of_prices, r"write \$ for a price: two $ begin and end a formula"
+    ),
+    LintRule("known-policy", _is_markdown, references.unknown_policy, "a policy that the catalogue does not know"),
+    LintRule("picture-words", _is_code, _wordless, "a stored picture without words for a screen reader: build it"),
+    LintRule("alt-text", _is_markdown, _has(r"!\[\s*\]\(|<img(?![^>]*\balt=)"), "a picture without words for it"),
 )
 
 

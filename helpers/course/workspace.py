@@ -31,7 +31,7 @@ from .start_page import write_start_page
 
 
 @dataclass(frozen=True)
-class Copy:
+class LearnerCopy:
     """One learner's copy: its name in the workspace, where it lies, and how it would be given today."""
 
     name: str
@@ -91,7 +91,7 @@ def own_lab(root: Path, name: str) -> Path:
     return places[0] if places else root / LABS / name
 
 
-def _copies(root: Path) -> Iterator[Copy]:
+def _copies(root: Path) -> Iterator[LearnerCopy]:
     for path in nb.find_all(root, [*BOOK, LABS]):
         source = path.relative_to(root).as_posix()
         target = home(source, FOLDER)
@@ -104,7 +104,7 @@ def _copies(root: Path) -> Iterator[Copy]:
         for cell in given.cells:
             if cell.cell_type == "markdown":
                 cell.source = relinked(cell.source, source, target, stamped_with(given), FOLDER)
-        yield Copy(target.removeprefix(f"{FOLDER}/"), root / target, _marked(given, written))
+        yield LearnerCopy(target.removeprefix(f"{FOLDER}/"), root / target, _marked(given, written))
 
 
 def _marked(given: NotebookNode, written: bool) -> NotebookNode:
@@ -120,7 +120,7 @@ def _marked(given: NotebookNode, written: bool) -> NotebookNode:
     return given
 
 
-def _bring_up_to_date(one: Copy) -> str:
+def _bring_up_to_date(one: LearnerCopy) -> str:
     """What became of it: "new", "renewed", "as it was", or "behind" where it was kept for what is written in it."""
     if not one.path.exists():
         one.path.parent.mkdir(parents=True, exist_ok=True)
@@ -134,7 +134,7 @@ def _bring_up_to_date(one: Copy) -> str:
     return "renewed"
 
 
-def _named(copies: Sequence[Copy], names: Sequence[str], root: Path) -> Iterator[Copy]:
+def _named(copies: Sequence[LearnerCopy], names: Sequence[str], root: Path) -> Iterator[LearnerCopy]:
     for name in names:
         found = [one for one in copies if name in _names(one) or Path(name).resolve() == one.path.resolve()]
         if not found:
@@ -142,13 +142,13 @@ def _named(copies: Sequence[Copy], names: Sequence[str], root: Path) -> Iterator
         yield from found
 
 
-def _names(one: Copy) -> tuple[str, ...]:
+def _names(one: LearnerCopy) -> tuple[str, ...]:
     folder, _, stem = one.name.removesuffix(".ipynb").rpartition("/")
     number = stem.partition("_")[0]
     return number, stem, f"{folder}/{number}", f"{folder}/{stem}"
 
 
-def _move_aside(one: Copy, root: Path) -> None:
+def _move_aside(one: LearnerCopy, root: Path) -> None:
     """Give a copy in which somebody wrote another name, one that is free."""
     if not one.path.exists() or not one.is_touched:
         return

@@ -115,7 +115,7 @@ def _graded(lab: str, submissions: Path, out: Path, root: Path, options: Options
 
 
 def _reference(
-    path: Path, seed: str, checks: Path | None, level: levels.Level, out: Path, options: Options
+    path: Path, seed: str, checks: Path | None, level: levels.SandboxLevel, out: Path, options: Options
 ) -> Reference:
     """The worked lab with this seed: what `out` holds of an earlier run, as long as nothing has changed.
 
@@ -139,7 +139,7 @@ def _reference(
 def _grade(
     everybody: list[intake.LearnerNotebook],
     reference: Reference,
-    level: levels.Level,
+    level: levels.SandboxLevel,
     out: Path,
     options: Options,
     manifest: dict,
@@ -172,7 +172,7 @@ def _grade(
 
 
 def _marked(
-    work: executors.Work, reference: Reference, level: levels.Level, options: Options, progress: _Progress
+    work: executors.Work, reference: Reference, level: levels.SandboxLevel, options: Options, progress: _Progress
 ) -> executors.MarkedOnes:
     if options.cluster and work:
         return executors.cluster(work, reference, level, options.cluster, options.strict)
@@ -229,7 +229,7 @@ def _folder(out: Path) -> Iterator[dict]:
         yield before
 
 
-def _manifest(reference: Reference, level: levels.Level, before: dict, options: Options) -> dict:
+def _manifest(reference: Reference, level: levels.SandboxLevel, before: dict, options: Options) -> dict:
     same = before.get("reference") == reference.digest
     return {
         "lab": reference.lab,

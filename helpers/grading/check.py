@@ -29,7 +29,7 @@ from ..lesson.draw import PUBLIC_SEED
 from .intake.assemble import assemble
 from .intake.reading import Unreadable, read
 from .judging.court import weigh
-from .judging.results import NOT_WRITTEN, TRIED, Question, cells_that_ended_the_kernel, questions_of
+from .judging.results import NOT_WRITTEN, TRIED, GradedQuestion, cells_that_ended_the_kernel, questions_of
 from .judging.trial import Run, trial
 from .sandbox.nbval_run import CellResults, run
 from .worked_answers import worked_answer
@@ -65,7 +65,7 @@ def check(
 
 def results_of(
     reference_path: Path, learner_path: Path, *, seed: str = PUBLIC_SEED
-) -> tuple[tuple[Question, ...], tuple[str, ...]]:
+) -> tuple[tuple[GradedQuestion, ...], tuple[str, ...]]:
     """The questions of one learner's notebook against one reference, and the warnings."""
     reference = reference_lab(reference_path, seed)
     try:
@@ -160,21 +160,21 @@ def _name_of(lab: str, stems: set[str]) -> str:
     return f"{int(spoken[1]):02d}" if spoken else lab
 
 
-def format_report(questions: tuple[Question, ...], warnings: tuple[str, ...] = ()) -> str:
+def format_report(questions: tuple[GradedQuestion, ...], warnings: tuple[str, ...] = ()) -> str:
     """The report: a row per exercise, the warnings, the total."""
     earned, points = sum(one.earned for one in questions), sum(one.points for one in questions)
     rows = [*map(_format_question, questions), *(f"! {warning}" for warning in warnings)]
     return "\n".join([*rows, f"{earned:g} of {points:g} points"])
 
 
-def figures(reference: Path, questions: tuple[Question, ...], warnings: tuple[str, ...]) -> dict:
+def figures(reference: Path, questions: tuple[GradedQuestion, ...], warnings: tuple[str, ...]) -> dict:
     """The report for machines: the lab's name, its points, each question with its outcome, the warnings."""
     earned, points = sum(one.earned for one in questions), sum(one.points for one in questions)
     rows = [asdict(question) for question in questions]
     return {"lab": reference.stem, "earned": earned, "points": points, "questions": rows, "warnings": warnings}
 
 
-def _note(questions: tuple[Question, ...], reference: Path, learner_path: Path, root: Path) -> None:
+def _note(questions: tuple[GradedQuestion, ...], reference: Path, learner_path: Path, root: Path) -> None:
     """Keep in the workspace what was earned by the learner whose workspace it is."""
     if learner_path.resolve().parent in ((root / notes.FOLDER / LABS).resolve(), (root / LABS).resolve()):
         rows = {
@@ -185,7 +185,7 @@ def _note(questions: tuple[Question, ...], reference: Path, learner_path: Path, 
         renew_start_page(root)
 
 
-def _format_question(question: Question) -> str:
+def _format_question(question: GradedQuestion) -> str:
     mark = {"passed": "✓", "not started": "–"}.get(question.outcome, "✗")
     row = f"{mark} {question.title[:60]:<60} {question.earned:g}/{question.points:g}"
     message = question.message or ("not started" if question.outcome == "not started" else "")

@@ -30,7 +30,7 @@ MarkedOnes = Generator[Marked, None, None]
 def local(
     work: Work,
     reference: Reference,
-    level: levels.Level,
+    level: levels.SandboxLevel,
     jobs: int,
     strict: bool,
     started: Callable[[LearnerNotebook], None] = lambda notebook: None,
@@ -72,7 +72,7 @@ def local(
             thread.join()
 
 
-def cluster(work: Work, reference: Reference, level: levels.Level, profile: str, strict: bool) -> MarkedOnes:
+def cluster(work: Work, reference: Reference, level: levels.SandboxLevel, profile: str, strict: bool) -> MarkedOnes:
     """Mark `work` on the engines of the running ipyparallel cluster `profile`, load-balanced.
 
     Each engine needs this package and a sandbox of its own at `level`'s strength, found anew where it runs.

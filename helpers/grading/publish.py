@@ -25,7 +25,7 @@ from .upload.export import Export
 class Wanted:
     """What is published beyond the usual: the due policy, the LMS's table to fill in, or what kind to make."""
 
-    policy: late.Policy | None = None
+    policy: late.LatePolicy | None = None
     export: Export | None = None
     kind: str | None = None
     assignment: str | None = None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..catalog.errors import WorkbookError
-from .judging.results import ATTENTION, GRADED, NOT_SUBMITTED, UNREADABLE, Question, Result
+from .judging.results import ATTENTION, GRADED, NOT_SUBMITTED, UNREADABLE, GradedQuestion, Result
 from .people import Person, matched
 from .reports.gradebook import names, unguarded, write_table
 from .text import number
@@ -28,7 +28,7 @@ NEEDED = ("learner", "score", "max", "status")
 
 
 @dataclass(frozen=True)
-class Row:
+class LearnerRow:
     """One learner in one lab: who it is, points, and what the gradebook says of them."""
 
     person: Person
@@ -42,12 +42,12 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Lab:
+class LabFolder:
     """One folder: the lab's number as in its file's name, the points that there are, its learners."""
 
     name: str
     most: float
-    rows: tuple[Row, ...]
+    rows: tuple[LearnerRow, ...]
 
 
 def total(
@@ -83,7 +83,7 @@ def total(
     return [*_summed_up(results, labs), *said, str(out / "total.csv")]
 
 
-def read(folder: Path) -> Lab:
+def read(folder: Path) -> LabFolder:
     """The lab that was graded into `folder`. WorkbookError where none was, or its table is damaged."""
     path, stem = folder / "gradebook.csv", ""
     with suppress(OSError, ValueError, AttributeError):
@@ -97,10 +97,10 @@ def read(folder: Path) -> Lab:
         raise WorkbookError(f"{path} has no column {missing[0]}", ", ".join(NEEDED), "grade again: it is written anew")
     rows = [_row(table, line, path) for line, cells in enumerate(table.rows) if line and any(map(str.strip, cells))]
     most = max((one[1] for one in rows), default=0.0)
-    return Lab(stem.partition("_")[0] or folder.name, most, tuple(row for row, _ in rows))
+    return LabFolder(stem.partition("_")[0] or folder.name, most, tuple(row for row, _ in rows))
 
 
-def _row(table: csv_cells.Table, line: int, path: Path) -> tuple[Row, float]:
+def _row(table: csv_cells.Table, line: int, path: Path) -> tuple[LearnerRow, float]:
     def cell(name: str) -> str:
         return unguarded(table.cell(line, header(table, name)).strip())
 
@@ -110,10 +110,10 @@ def _row(table: csv_cells.Table, line: int, path: Path) -> tuple[Row, float]:
         raise WorkbookError(what, "numbers", "grade again: the table is written anew")
     score, most = map(float, texts)
     person = Person(cell("learner"), (cell("number"),), cell("email"))
-    return Row(person, score, cell("status")), most
+    return LearnerRow(person, score, cell("status")), most
 
 
-def _weighted(lab: Lab, weights: Mapping[str, float] | None) -> float:
+def _weighted(lab: LabFolder, weights: Mapping[str, float] | None) -> float:
     """What the lab counts in the total: its weight, or its points."""
     if weights is None:
         return lab.most
@@ -124,10 +124,10 @@ def _weighted(lab: Lab, weights: Mapping[str, float] | None) -> float:
     return known[lab.name.lstrip("0")]
 
 
-def _results(labs: Sequence[Lab], counted: Sequence[float]) -> list[Result]:
+def _results(labs: Sequence[LabFolder], counted: Sequence[float]) -> list[Result]:
     """A row for each learner of any lab, with a question for each lab, sorted by name."""
     people: list[Person] = []
-    having: list[dict[str, Row]] = []
+    having: list[dict[str, LearnerRow]] = []
     for lab in labs:
         found = matched([row.person for row in lab.rows], people, strict=False)
         for at, row in enumerate(lab.rows):
@@ -147,11 +147,11 @@ def _results(labs: Sequence[Lab], counted: Sequence[float]) -> list[Result]:
     return sorted(rows, key=lambda one: (one.learner.casefold(), one.slug))
 
 
-def _question(lab: Lab, most: float, row: Row | None) -> Question:
+def _question(lab: LabFolder, most: float, row: LearnerRow | None) -> GradedQuestion:
     earned = row.score * most / lab.most if row and lab.most else 0.0
     handed_in = row is not None and row.status != NOT_SUBMITTED
     outcome = MISSING if not handed_in else FINAL if row and row.is_final else OPEN
-    return Question(lab.name, f"Lab {lab.name}", round(earned, 4), most, outcome)
+    return GradedQuestion(lab.name, f"Lab {lab.name}", round(earned, 4), most, outcome)
 
 
 def _merged(known: Person, other: Person) -> Person:
@@ -170,7 +170,7 @@ def _told_apart(people: Sequence[Person]) -> list[str]:
     return shown
 
 
-def _write(results: Sequence[Result], labs: Sequence[Lab], out: Path) -> None:
+def _write(results: Sequence[Result], labs: Sequence[LabFolder], out: Path) -> None:
     shown = names(results)
     rows = []
     for one in results:
@@ -186,7 +186,7 @@ def _with(result: Result, outcome: str) -> list[str]:
     return [question.key for question in result.questions if question.outcome == outcome]
 
 
-def _summed_up(results: Sequence[Result], labs: Sequence[Lab]) -> list[str]:
+def _summed_up(results: Sequence[Result], labs: Sequence[LabFolder]) -> list[str]:
     most = number(results[0].points) if results else "0"
     lines = [f"{len(results)} learners, {len(labs)} labs, {most} points"]
     for lab in labs:

@@ -19,7 +19,7 @@ _LEDGER = Path(__file__).parent / "data" / "claims.json"
 
 
 @dataclass(frozen=True)
-class Source:
+class ClaimSource:
     """Where claims are made: the kind of article, and its title and date where it has them."""
 
     kind: str
@@ -70,9 +70,9 @@ class Verdict:
 
 
 @cache
-def sources() -> dict[str, Source]:
+def sources() -> dict[str, ClaimSource]:
     """Every source by its key in the ledger."""
-    return {key: Source(**entry) for key, entry in _read()["sources"].items()}
+    return {key: ClaimSource(**entry) for key, entry in _read()["sources"].items()}
 
 
 @cache

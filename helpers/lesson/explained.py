@@ -8,7 +8,7 @@ from html import escape
 
 from ..catalog.errors import WorkbookError
 from ..memory.breakdown import format_bytes
-from ..memory.oom.explain import Explanation, Row, explain
+from ..memory.oom.explain import CardRow, Explanation, explain
 
 LONGEST = 2**22  # letters of a pasted log
 
@@ -54,7 +54,7 @@ def _costs(costs: str) -> str:
     return f'<br><span class="costs">costs {escape(costs)}</span>' if costs else ""
 
 
-def _table(rows: Iterable[Row]) -> str:
+def _table(rows: Iterable[CardRow]) -> str:
     cells = (
         f'<tr><th scope="row">{escape(row.name)}</th><td class="number">{format_bytes(row.size_bytes)}</td>'
         f"<td>{escape(row.note)}</td></tr>"

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..memory.accuracy.recordings import Entry, Machine, Recording, read_all
+from ..memory.accuracy.recordings import Entry, RecordedDevice, Recording, read_all
 from ..memory.breakdown import format_bytes
 from .units import percent, si, signed_percent
 
@@ -32,7 +32,7 @@ class Recorded:
     recording: Recording
 
     @property
-    def machine(self) -> Machine:
+    def machine(self) -> RecordedDevice:
         return self.recording.machine
 
     @property

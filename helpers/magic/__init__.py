@@ -47,7 +47,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     shell.register_magic_function(peak, "cell", "peak")  # type: ignore[arg-type]  # a function, says its documentation
 
 
-class Asked(NamedTuple):
+class PeakLine(NamedTuple):
     """What the line of `%%peak` asks for."""
 
     budget_bytes: int | None = None
@@ -55,11 +55,11 @@ class Asked(NamedTuple):
     gpu: str | None = None
 
 
-def asked_of(line: str) -> Asked:
+def asked_of(line: str) -> PeakLine:
     """The options behind `%%peak`; WorkbookError for anything else.
 
     >>> asked_of("--budget 1.5GiB --trace")
-    Asked(budget_bytes=1610612736, traced=True, gpu=None)
+    PeakLine(budget_bytes=1610612736, traced=True, gpu=None)
     """
     rest, budget_bytes, gpu = line.strip(), None, None
     if match := re.search(r"--budget[ =]\s*([\d.]+)\s*([A-Za-z]+)", rest):
@@ -69,7 +69,7 @@ def asked_of(line: str) -> Asked:
     traced = bool(re.search(r"--trace\b", rest))
     if re.sub(r"--trace\b", "", rest).strip() or (gpu and not traced):
         raise _misspelt(line)
-    return Asked(budget_bytes, traced, gpu)
+    return PeakLine(budget_bytes, traced, gpu)
 
 
 def _size(line: str, number: str, unit: str) -> int:

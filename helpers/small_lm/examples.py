@@ -35,7 +35,7 @@ STAGES = (
 
 
 @dataclass(frozen=True)
-class Batch:
+class ExampleBatch:
     """Token ids [rows, words], and what each counts for in the loss; `graded` marks repeats and answers."""
 
     ids: Tensor
@@ -43,26 +43,26 @@ class Batch:
     graded: Tensor
 
 
-def batch(stage: TrainingStage, step: int, seed: int) -> Batch:
+def batch(stage: TrainingStage, step: int, seed: int) -> ExampleBatch:
     """The batch of a step: it depends on the three arguments alone, so a resumed run sees what it would have seen."""
     return _copying(stage, step, seed) if stage.task == "copying" else _facts(stage, step, seed)
 
 
-def _facts(stage: TrainingStage, step: int, seed: int) -> Batch:
+def _facts(stage: TrainingStage, step: int, seed: int) -> ExampleBatch:
     """Each step has its own block of 16 document numbers."""
     documents = training_documents(stage.rows, stage.words, seed, first=16 * step)
     graded = torch.zeros(stage.rows, stage.words, dtype=torch.bool)
     for row, document in enumerate(documents):
         graded[row, [answer.position for answer in document.answers]] = True
     ids = torch.tensor([document.ids for document in documents])
-    return Batch(ids, torch.where(graded, ANSWER_WEIGHT, 1.0), graded)
+    return ExampleBatch(ids, torch.where(graded, ANSWER_WEIGHT, 1.0), graded)
 
 
-def _copying(stage: TrainingStage, step: int, seed: int) -> Batch:
+def _copying(stage: TrainingStage, step: int, seed: int) -> ExampleBatch:
     random = Random(seed * 1_000_003 + step)
     rows = [_copying_row(random, stage.words) for _ in range(stage.rows)]
     graded = torch.tensor([graded for _, graded in rows])
-    return Batch(torch.tensor([ids for ids, _ in rows]), graded.float(), graded)
+    return ExampleBatch(torch.tensor([ids for ids, _ in rows]), graded.float(), graded)
 
 
 def _copying_row(random: Random, words: int) -> tuple[list[int], list[bool]]:

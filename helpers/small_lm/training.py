@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 from transformers import LlamaForCausalLM
 
 from ..catalog.errors import WorkbookError
-from .examples import STAGES, Batch, TrainingStage, batch
+from .examples import STAGES, ExampleBatch, TrainingStage, batch
 from .model import CHECKPOINT, tokenizer, untrained, without_progress_bar
 from .scores import perplexity, recall
 
@@ -109,7 +109,7 @@ class Run:
         return f"seed {self.seed}, steps {[stage.steps for stage in self.stages]}"
 
 
-def loss_and_right(model: LlamaForCausalLM, drawn: Batch) -> tuple[Tensor, float]:
+def loss_and_right(model: LlamaForCausalLM, drawn: ExampleBatch) -> tuple[Tensor, float]:
     """Weighted mean loss of the next word, and the share of graded words that were the most likely ones."""
     logits = model(input_ids=drawn.ids, use_cache=False).logits[:, :-1].flatten(0, 1)
     following, weights = drawn.ids[:, 1:].flatten(), drawn.weights[:, 1:].flatten()

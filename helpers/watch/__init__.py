@@ -15,7 +15,7 @@ from .alert_rules import Rule, alert_rules, rules_file
 from .exhaustion import Forecast, Trend, forecast
 from .exporter import METRICS, exposition, serve_metrics
 from .nvml import Nvml
-from .reconfigure import LADDER, Day, Mode, Policy, Service, day_of_users, simulate_day
+from .reconfigure import LADDER, Day, Mode, RecoveryPolicy, ServedModel, day_of_users, simulate_day
 from .samples import Reading, Ring, Source
 from .simulated import SERIES, SimulatedCard, series
 from .torch_counters import TorchCounters, publish_counters, read_counters

@@ -52,7 +52,7 @@ LADDER = (Mode(), Mode(kv="fp8-e4m3"), Mode("fp8-e4m3", "fp8-e4m3"), Mode("fp8-e
 
 
 @dataclass(frozen=True)
-class Service:
+class ServedModel:
     """What is served: a model, tokens that each user holds at most, the card, and bytes kept free on it."""
 
     model: str
@@ -95,7 +95,7 @@ class Service:
 
 
 @lru_cache(maxsize=4096)
-def _budget(service: Service, weights: str, kv: str, users: int) -> ServeBudget:
+def _budget(service: ServedModel, weights: str, kv: str, users: int) -> ServeBudget:
     setup = ServeSetup(
         service.model, weights, kv, users=users, context=service.context, prefill_tokens=service.prefill_tokens
     )
@@ -103,7 +103,7 @@ def _budget(service: Service, weights: str, kv: str, users: int) -> ServeBudget:
 
 
 @lru_cache(maxsize=256)
-def _most_users(service: Service, mode: Mode) -> int:
+def _most_users(service: ServedModel, mode: Mode) -> int:
     fits, too_many = 0, MOST_USERS
     while too_many - fits > 1:
         middle = (fits + too_many) // 2
@@ -115,7 +115,7 @@ def _most_users(service: Service, mode: Mode) -> int:
 
 
 @dataclass(frozen=True)
-class Policy:
+class RecoveryPolicy:
     """When to go back up the ladder: after `hold` ticks in which users plus `margin` would have fitted there."""
 
     margin: float = 0.10
@@ -176,7 +176,7 @@ class Day:
 
 
 def simulate_day(
-    service: Service, users: Sequence[int], ladder: Sequence[Mode] = LADDER, policy: Policy | None = None
+    service: ServedModel, users: Sequence[int], ladder: Sequence[Mode] = LADDER, policy: RecoveryPolicy | None = None
 ) -> Day:
     """Run a day of `users`, one number for each tick, down and up the ladder. One mode alone is a fixed configuration.
 
@@ -193,13 +193,13 @@ def simulate_day(
         what = f"no mode of the ladder holds one user of {service.model} on {service.gpu}"
         raise WorkbookError(what, "a model that fits", "add a mode with smaller weights, or name a larger card")
     ticks: list[Tick] = []
-    for at in _places(users, limits, policy or Policy()):
+    for at in _places(users, limits, policy or RecoveryPolicy()):
         wanted, before = users[len(ticks)], ticks[-1].mode if ticks else ladder[at]
         ticks.append(_tick(service, ladder[at], before, wanted, limits[at]))
     return Day(tuple(ticks))
 
 
-def _places(users: Sequence[int], limits: Sequence[int], policy: Policy) -> list[int]:
+def _places(users: Sequence[int], limits: Sequence[int], policy: RecoveryPolicy) -> list[int]:
     """The place on the ladder at each tick."""
     at, calm, places = 0, 0, []
     for wanted in users:
@@ -222,7 +222,7 @@ def _first_that_holds(users: int, limits: Sequence[int]) -> int:
     return max(range(len(limits)), key=limits.__getitem__)
 
 
-def _tick(service: Service, mode: Mode, before: Mode, wanted: int, limit: int) -> Tick:
+def _tick(service: ServedModel, mode: Mode, before: Mode, wanted: int, limit: int) -> Tick:
     """Users who come while weights are loaded wait, and count as refused for that part of the tick."""
     switch_s = service.switch_s(before, mode)
     counted = min(wanted, limit)

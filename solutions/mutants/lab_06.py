@@ -142,9 +142,9 @@ def predict(layers, segments):
 @mutant("predict", feedback="the last segment keeps all that it saves")
 def predict(layers, segments):
     """Calls helpers, whose segments are all checkpointed."""
-    from helpers.techniques.checkpointing import Choice, LayerCost, layout, price
+    from helpers.techniques.checkpointing import LayerChoice, LayerCost, layout, price
 
-    costs = [LayerCost(a, s, True, 1, {"none": Choice(s, s), "full": Choice(a, s, 1)}) for a, s in layers]
+    costs = [LayerCost(a, s, True, 1, {"none": LayerChoice(s, s), "full": LayerChoice(a, s, 1)}) for a, s in layers]
     found = price(costs, layout(f"every:{len(layers) // segments}", len(layers)))
     return (found.stored_bytes, found.peak_bytes) if segments > 1 else (sum(s for _, s in layers),) * 2
 
@@ -259,9 +259,9 @@ def policy(context, operator, *args, **kwargs):
 @mutant("stage-plan", feedback="once what is made again")
 def stage_plan(layers, in_flight, budget_bytes):
     """Calls helpers for one micro-batch, with its share of the budget."""
-    from helpers.techniques.checkpointing import Choice, LayerCost, least_bytes, solve
+    from helpers.techniques.checkpointing import LayerChoice, LayerCost, least_bytes, solve
 
-    costs = [LayerCost(a, s, True, f, {"none": Choice(s, s), "full": Choice(a, s, f)}) for a, s, f in layers]
+    costs = [LayerCost(a, s, True, f, {"none": LayerChoice(s, s), "full": LayerChoice(a, s, f)}) for a, s, f in layers]
     share = max(budget_bytes // in_flight, least_bytes(costs))
     return [at for one in solve(costs, share).segments if one.how == "full" for at in range(one.start, one.stop)]
 
@@ -286,12 +286,12 @@ def stage_plan(layers, in_flight, budget_bytes):
 @mutant("stage-plan", feedback="FLOPs are enough, you have")
 def stage_plan(layers, in_flight, budget_bytes):
     """Calls helpers, with bytes of all in flight, and room for the largest that may be made again."""
-    from helpers.techniques.checkpointing import Choice, LayerCost, solve
+    from helpers.techniques.checkpointing import LayerChoice, LayerCost, solve
 
     costs = []
     for kept, saved, flops in layers:
         sizes = kept * in_flight, saved * in_flight
-        choices = {"none": Choice(sizes[1], sizes[1]), "full": Choice(sizes[0], sizes[0], flops)}
+        choices = {"none": LayerChoice(sizes[1], sizes[1]), "full": LayerChoice(sizes[0], sizes[0], flops)}
         costs.append(LayerCost(sizes[0], 10**9, True, flops, choices))
     if in_flight * sum(saved for _, saved, _ in layers) <= budget_bytes:
         return []

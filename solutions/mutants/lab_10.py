@@ -428,10 +428,10 @@ def seconds(job, mesh, cluster):
     """Calls helpers, whose times have efficiencies and hide what can be hidden."""
     from helpers.memory.plan import Cards, Efficiency, Layout
     from helpers.memory.plan.step import step_time
-    from helpers.memory.plan.training import Engine
     from helpers.memory.plan.training import Job as Training
+    from helpers.memory.plan.training import StepEngine
 
-    layout = Layout(Engine.MEGATRON, data=mesh.data, tensor=mesh.tensor, pipeline=mesh.pipeline,
+    layout = Layout(StepEngine.MEGATRON, data=mesh.data, tensor=mesh.tensor, pipeline=mesh.pipeline,
                     micro_batches=job.sequences // mesh.data)  # fmt: skip
     cards = Cards(cluster.card.name, cluster.ranks, node=cluster.per_machine)
     time = step_time(Training(job.model, job.length), layout, cards, Efficiency())

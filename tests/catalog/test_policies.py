@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.catalog import WorkbookError
-from helpers.catalog.policies import POLICIES, Segment, layout
+from helpers.catalog.policies import POLICIES, PolicySegment, layout
 
 COUNTS = st.integers(1, 40)
 
@@ -37,7 +37,7 @@ def test_segments(policy, layers, expected):
 def test_every_policy_covers_the_chain_once(layers, count):
     for name in POLICIES:
         policy = name.replace("K", str(min(count, layers)))
-        for depth in walk(Segment(0, layers, parts=layout(policy, layers))):
+        for depth in walk(PolicySegment(0, layers, parts=layout(policy, layers))):
             assert [part.start for part in depth.parts] == [depth.start, *(part.stop for part in depth.parts[:-1])]
             assert depth.parts[-1].stop == depth.stop
 

@@ -54,7 +54,7 @@ def test_a_machine_without_a_price_or_a_source_cannot_be_built(broken, told):
         "date": "2024-08-22",
     }
     with pytest.raises(WorkbookError, match=told):
-        prices.Machine(**entry | broken)
+        prices.PricedMachine(**entry | broken)
 
 
 def test_what_vendors_ask_for_the_same_card_spreads_around_its_listed_price():

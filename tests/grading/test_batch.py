@@ -234,7 +234,7 @@ def test_without_a_sandbox_nothing_of_the_worked_lab_is_stored(built_root, tmp_p
     monkeypatch.setattr(batch, "prepare", lambda *_: made)
     arguments = (built_root / "solutions" / NAME, "3", None)
     for one in ("bubblewrap", level):
-        assert batch._reference(*arguments, levels.Level(one), tmp_path, Options()) == made
+        assert batch._reference(*arguments, levels.SandboxLevel(one), tmp_path, Options()) == made
     assert (tmp_path / "reference.json").exists() == stored
 
 

@@ -16,7 +16,7 @@ from nbformat import v4
 from helpers.catalog.errors import WorkbookError
 from helpers.course import notebook as nb
 from helpers.grading.check import _counted, check, one_lab, results_of
-from helpers.grading.judging.results import Question
+from helpers.grading.judging.results import GradedQuestion
 from helpers.grading.sandbox.nbval_run import pytest_environment, run
 from tests.course.example_lab import RIGHT, code, save, with_sources
 
@@ -51,7 +51,7 @@ def test_right_answers_earn_every_point(course, capsys, monkeypatch):
 
 
 def test_one_failed_exercise_is_exit_code_1(built_root, monkeypatch):
-    results = (Question("one", "1 One", 1, 1, "passed"), Question("two", "2 Two", 0, 1, "wrong", "no"))
+    results = (GradedQuestion("one", "1 One", 1, 1, "passed"), GradedQuestion("two", "2 Two", 0, 1, "wrong", "no"))
     monkeypatch.setattr("helpers.grading.check.results_of", lambda *paths, seed: (results, ()))
     assert check("05", built_root) == 1
     monkeypatch.setattr("helpers.grading.check.results_of", lambda *paths, seed: (results[:1], ()))

@@ -22,7 +22,7 @@ from helpers.course import notebook as nb
 from helpers.course.build import build
 from helpers.course.kernel import RunCell, error_in, kernel
 from helpers.course.release import release
-from helpers.grading.judging.results import ATTENTION, GRADED, UNREADABLE, Question, Result
+from helpers.grading.judging.results import ATTENTION, GRADED, UNREADABLE, GradedQuestion, Result
 from tests.course.example_lab import cell_of, save
 from tests.grading import corpus
 from tests.grading.corpus import CASES, LAB, Case, evidence, hand_in, problems
@@ -188,7 +188,7 @@ def a_result(case: Case, **changes: object) -> Result:
     """The row that a case must produce; where several outcomes are right, the first."""
     outcomes = {key: sorted(found)[0] for key, found in case.expect.items()}
     questions = tuple(
-        Question(
+        GradedQuestion(
             key, key, POINTS[key] if found == "passed" else 0, POINTS[key], found, "" if found == "passed" else "why"
         )
         for key, found in outcomes.items()

@@ -9,7 +9,7 @@ import pytest
 from helpers.course import notebook as nb
 from helpers.course.workspace import workspace
 from helpers.grading.check import check
-from helpers.grading.judging.results import Question
+from helpers.grading.judging.results import GradedQuestion
 from helpers.lesson import notes
 from tests.course.example_lab import RIGHT, save, with_sources
 
@@ -34,7 +34,7 @@ def checked(clone: Path, monkeypatch: pytest.MonkeyPatch, **outcomes: str) -> No
     """Run the check, with these outcomes in the place of kernels."""
     titles = {"twice": "1 Twice", "pages": "2 Pages", "half": "3 Half"}
     questions = tuple(
-        Question(key, title, 0, 2, outcomes.get(key, "not started"), "no") for key, title in titles.items()
+        GradedQuestion(key, title, 0, 2, outcomes.get(key, "not started"), "no") for key, title in titles.items()
     )
     with monkeypatch.context() as patched:
         patched.setattr("helpers.grading.check.results_of", lambda *paths, seed: (questions, ()))

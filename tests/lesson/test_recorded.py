@@ -10,14 +10,14 @@ from helpers.catalog.errors import WorkbookError
 from helpers.lesson import recorded, recorded_table
 from helpers.lesson.drawing import speeds
 from helpers.memory.accuracy import recordings
-from helpers.memory.accuracy.recordings import Entry, Machine, Made, Recording, write
+from helpers.memory.accuracy.recordings import Entry, MeasuredWith, RecordedDevice, Recording, write
 from helpers.memory.allocator import MIB, alloc, free, pack, read_snapshot
 from helpers.memory.measure.levels import Sweep
 from tests.memory.allocator.snapshots import snapshot_of
 
-H100 = Machine("h100-80gb", "NVIDIA H100 80GB HBM3", "cuda", 85_061_827_297, (9, 0))
-T4 = Machine("t4-16gb", "Tesla T4", "cuda", 2**34, (7, 5))
-MADE = Made("2.11.0", "13.0", "580.65", "0.1.0", "2026-11-30")
+H100 = RecordedDevice("h100-80gb", "NVIDIA H100 80GB HBM3", "cuda", 85_061_827_297, (9, 0))
+T4 = RecordedDevice("t4-16gb", "Tesla T4", "cuda", 2**34, (7, 5))
+MADE = MeasuredWith("2.11.0", "13.0", "580.65", "0.1.0", "2026-11-30")
 SOURCE = "NVIDIA H100 80GB HBM3, torch 2.11.0, driver 580.65, 2026-11-30"
 NF4 = {"kind": "weights", "model": "llama-3-8b", "weights": "nf4"}
 SIZES, RATES = (4096, 2**20, 2**26), (9e12, 5e12, 3e12)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from helpers.techniques.checkpointing import (
-    Choice,
+    LayerChoice,
     LayerCost,
     activation_memory_budget,
     checkpointed,
@@ -80,7 +80,11 @@ def test_pytorchs_memory_budget_falls_with_the_fraction_and_pays_in_flops():
 
 def test_a_chain_of_eighty_layers_is_solved():
     layer = LayerCost(
-        16, 364, False, 898, {"none": Choice(364, 466), "full": Choice(16, 513, 713), "selective": Choice(198, 498, 0)}
+        16,
+        364,
+        False,
+        898,
+        {"none": LayerChoice(364, 466), "full": LayerChoice(16, 513, 713), "selective": LayerChoice(198, 498, 0)},
     )
     layers = [layer] * 80
     plans = pareto_plans(layers, points=8)

@@ -8,9 +8,9 @@ import pytest
 
 from helpers.catalog import ServeSetup, WorkbookError
 from helpers.memory import budget
-from helpers.watch import LADDER, Mode, Policy, Service, day_of_users, simulate_day
+from helpers.watch import LADDER, Mode, RecoveryPolicy, ServedModel, day_of_users, simulate_day
 
-SERVICE = Service("llama-3-8b", context=4096, gpu="h100")
+SERVICE = ServedModel("llama-3-8b", context=4096, gpu="h100")
 USERS = day_of_users(320)
 
 
@@ -53,14 +53,14 @@ def test_offloading_half_of_the_cache_makes_a_step_of_a_full_card_forty_times_as
 
 
 def test_margin_and_hold_keep_a_noisy_load_from_switching_back_and_forth() -> None:
-    eager = simulate_day(SERVICE, USERS, policy=Policy(margin=0, hold=1))
+    eager = simulate_day(SERVICE, USERS, policy=RecoveryPolicy(margin=0, hold=1))
     patient = simulate_day(SERVICE, USERS)
     assert patient.switches <= 8 < 16 < eager.switches
 
 
 def test_a_load_that_falls_goes_back_up_after_the_hold() -> None:
     most = SERVICE.most_users(LADDER[0])
-    day = simulate_day(SERVICE, [most, most + 1, 10, 10, 10, 10], policy=Policy(hold=3))
+    day = simulate_day(SERVICE, [most, most + 1, 10, 10, 10, 10], policy=RecoveryPolicy(hold=3))
     assert [LADDER.index(tick.mode) for tick in day.ticks] == [0, 1, 1, 1, 0, 0]
 
 
@@ -108,8 +108,8 @@ def test_a_day_is_the_same_for_the_same_seed_and_peaks_in_the_afternoon() -> Non
         (lambda: simulate_day(replace(SERVICE, gpu="h1000"), [1]), "unknown device"),
         (lambda: Mode(offloaded=1.0), "offloaded is 1.0"),
         (lambda: Mode(offloaded=float("nan")), "offloaded is nan"),
-        (lambda: Policy(hold=0), "hold is 0"),
-        (lambda: Policy(margin=-0.1), "margin is -0.1"),
+        (lambda: RecoveryPolicy(hold=0), "hold is 0"),
+        (lambda: RecoveryPolicy(margin=-0.1), "margin is -0.1"),
         (lambda: day_of_users(0), "peak is 0"),
     ],
 )

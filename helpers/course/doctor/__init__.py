@@ -16,7 +16,7 @@ from pathlib import Path
 
 from . import machine as machines
 from . import report
-from .needs import Chapter, chapters, together
+from .needs import ChapterNeeds, chapters, together
 from .report import Judged
 from .verdicts import Problem, troubles, unmet, without_repeats
 
@@ -41,7 +41,7 @@ def doctor(root: Path | None, as_json: bool = False) -> int:
     return 1 if any(problems for _, problems in judged) else 0
 
 
-def examine(machine: machines.Machine, known: tuple[Chapter, ...]) -> tuple[Judged, tuple[Problem, ...]]:
+def examine(machine: machines.Machine, known: tuple[ChapterNeeds, ...]) -> tuple[Judged, tuple[Problem, ...]]:
     """Each chapter with what is in its way, and everything that is to be fixed, most important first."""
     judged = tuple(
         (one, (Problem(one.problem, RESTORE),) if one.problem else unmet(one.needs, machine)) for one in known

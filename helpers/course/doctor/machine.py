@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import nvidia_smi
-from .nvidia_smi import Driver, Gpu
+from .nvidia_smi import ListedGpu, NvidiaDriver
 from .packages import Package, Torch, collect, examined, python_itself, start, torch_of, version_of
 
 SYSTEM = Path("/")
 
 
 @dataclass(frozen=True)
-class Memory:
+class SystemMemory:
     """Bytes in all and free for new programs; None where the system does not tell. `limited`: by a container."""
 
     total_bytes: int | None
@@ -50,8 +50,8 @@ class Machine:
     disk_free_bytes: int | None
     packages: tuple[Package, ...]
     torch: Torch | None
-    gpus: tuple[Gpu, ...]
-    driver: Driver | None
+    gpus: tuple[ListedGpu, ...]
+    driver: NvidiaDriver | None
     visible_devices: str | None
 
     def package(self, name: str) -> Package:
@@ -90,7 +90,7 @@ def gather(root: Path | None, names: Collection[str]) -> Machine:
     )
 
 
-def with_processes(gpus: tuple[Gpu, ...], driver: Driver | None) -> tuple[Gpu, ...]:
+def with_processes(gpus: tuple[ListedGpu, ...], driver: NvidiaDriver | None) -> tuple[ListedGpu, ...]:
     """torch's GPUs with the processes that the driver lists; the two may count the GPUs in another order."""
     holders = {one.uuid.removeprefix("GPU-"): one.processes for one in (driver.gpus if driver else ()) if one.uuid}
     return tuple(replace(gpu, processes=holders.get(gpu.uuid.removeprefix("GPU-"), ())) for gpu in gpus)
@@ -134,7 +134,7 @@ def environment_of(root: Path | None, environ: Mapping[str, str], prefix: str) -
     return (f"the environment in {prefix}" if is_venv else "the system's own Python, in no environment"), waits
 
 
-def memory_here(system: Path = SYSTEM) -> Memory:
+def memory_here(system: Path = SYSTEM) -> SystemMemory:
     """The machine's memory, or that of the tightest control group around this process."""
     found = _of_the_machine(system)
     for folder in _control_groups(system):
@@ -146,7 +146,7 @@ def memory_here(system: Path = SYSTEM) -> Memory:
         unused = re.search(r"(?m)^(?:total_)?inactive_file (\d+)$", _read(folder / "memory.stat"))
         free_bytes = max(0, limit_bytes - used_bytes + (int(unused[1]) if unused else 0))
         least = free_bytes if found.free_bytes is None else min(free_bytes, found.free_bytes)
-        found = Memory(limit_bytes, least, limited=True)
+        found = SystemMemory(limit_bytes, least, limited=True)
     return found
 
 
@@ -162,16 +162,16 @@ def _control_groups(system: Path) -> Iterator[Path]:
         yield from (folder for folder in (inner, *inner.parents) if folder == inner or folder.is_relative_to(top))
 
 
-def _of_the_machine(system: Path) -> Memory:
+def _of_the_machine(system: Path) -> SystemMemory:
     if system == SYSTEM:
         with contextlib.suppress(Exception):  # missing or broken: Linux tells it without
             import psutil
 
             found = psutil.virtual_memory()
-            return Memory(found.total, found.available)
+            return SystemMemory(found.total, found.available)
     sizes = dict(re.findall(r"(?m)^(MemTotal|MemAvailable):\s+(\d+) kB$", _read(system / "proc/meminfo")))
     total, free = sizes.get("MemTotal"), sizes.get("MemAvailable")
-    return Memory(int(total) * 1024 if total else None, int(free) * 1024 if free else None)
+    return SystemMemory(int(total) * 1024 if total else None, int(free) * 1024 if free else None)
 
 
 def _number(*paths: Path) -> int | None:

@@ -34,7 +34,7 @@ class Needs:
 
 
 @dataclass(frozen=True)
-class Chapter:
+class ChapterNeeds:
     """A numbered chapter with its lab. `problem` says why its needs cannot be read, "" when they can."""
 
     number: str
@@ -84,12 +84,12 @@ def together(needs: Iterable[Needs]) -> Needs:
     )
 
 
-def chapters(root: Path) -> tuple[Chapter, ...]:
+def chapters(root: Path) -> tuple[ChapterNeeds, ...]:
     """Every chapter in notebooks/ under `root`, with its lab's needs from solutions/; never raises."""
     return tuple(_chapter(path, root / "solutions") for path in sorted((root / "notebooks").glob("[0-9][0-9]_*.ipynb")))
 
 
-def _chapter(path: Path, solutions: Path) -> Chapter:
+def _chapter(path: Path, solutions: Path) -> ChapterNeeds:
     number = path.stem.partition("_")[0]
     labs = sorted(solutions.glob(f"{number}_*.ipynb"))
     title = path.stem.partition("_")[2].replace("_", " ")
@@ -98,11 +98,11 @@ def _chapter(path: Path, solutions: Path) -> Chapter:
         title = _title(notebook) or title
         own = [from_metadata(notebook["metadata"])]
         own += [from_metadata(lab["metadata"]) for lab in map(_load, labs) if states_needs(lab["metadata"])]
-        return Chapter(number, title, bool(labs), together(own))
+        return ChapterNeeds(number, title, bool(labs), together(own))
     except WorkbookError as error:
-        return Chapter(number, title, bool(labs), Needs(), error.what)
+        return ChapterNeeds(number, title, bool(labs), Needs(), error.what)
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return Chapter(number, title, bool(labs), Needs(), "the notebook, or its lab, cannot be read")
+        return ChapterNeeds(number, title, bool(labs), Needs(), "the notebook, or its lab, cannot be read")
 
 
 def _load(path: Path) -> dict:

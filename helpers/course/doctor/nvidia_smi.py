@@ -18,7 +18,7 @@ MIB = 2**20
 
 
 @dataclass(frozen=True)
-class Gpu:
+class ListedGpu:
     """A GPU; what nobody told is None or "".
 
     `processes` are those that hold its memory, in words. `mig`: it is divided into `slices`, which may be none yet.
@@ -36,33 +36,33 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class Driver:
+class NvidiaDriver:
     """NVIDIA's driver and the GPUs it lists; `cuda` is the newest CUDA it supports. `problem`: "" when it answers."""
 
     version: str = ""
     cuda: str = ""
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[ListedGpu, ...] = ()
     problem: str = ""
 
 
-def ask(command: tuple[str, ...] = COMMAND, timeout_s: float = TIMEOUT_S) -> Driver | None:
+def ask(command: tuple[str, ...] = COMMAND, timeout_s: float = TIMEOUT_S) -> NvidiaDriver | None:
     """The driver, None where there is no nvidia-smi. Never raises: what went wrong is `problem`."""
     try:
         done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=timeout_s)
     except FileNotFoundError:
         return None
     except subprocess.TimeoutExpired:
-        return Driver(problem=f"nvidia-smi did not answer within {timeout_s:g} s")
+        return NvidiaDriver(problem=f"nvidia-smi did not answer within {timeout_s:g} s")
     except OSError as error:
-        return Driver(problem=f"nvidia-smi does not start: {error.strerror or error}")
+        return NvidiaDriver(problem=f"nvidia-smi does not start: {error.strerror or error}")
     text = done.stdout.decode("utf-8", "replace")
     if done.returncode:
         said = (text + done.stderr.decode("utf-8", "replace")).strip().splitlines() or ["no reason given"]
-        return Driver(problem=f"nvidia-smi failed: {said[0].strip()[:120]}")
+        return NvidiaDriver(problem=f"nvidia-smi failed: {said[0].strip()[:120]}")
     return parse(text)
 
 
-def parse(text: str) -> Driver:
+def parse(text: str) -> NvidiaDriver:
     """The driver from nvidia-smi's XML.
 
     Drivers from 610 on call the driver's version KMD and CUDA's UMD; both spellings are read.
@@ -70,15 +70,15 @@ def parse(text: str) -> Driver:
     try:
         log = ElementTree.fromstring(text.strip())
     except ElementTree.ParseError:
-        return Driver(problem="nvidia-smi printed something else than it is asked for")
+        return NvidiaDriver(problem="nvidia-smi printed something else than it is asked for")
     version = _first(log, r"\d[\d.]*", "driver_version", "kmd_version")
     cuda = _first(log, r"\d+\.\d+", "cuda_version", "cuda_umd_version")
     gpus = tuple(_gpu(found) for found in log.findall("gpu"))
-    return Driver(version, cuda, gpus, "" if gpus else "nvidia-smi lists no GPU")
+    return NvidiaDriver(version, cuda, gpus, "" if gpus else "nvidia-smi lists no GPU")
 
 
-def _gpu(found: ElementTree.Element) -> Gpu:
-    return Gpu(
+def _gpu(found: ElementTree.Element) -> ListedGpu:
+    return ListedGpu(
         name=_text(found, "product_name") or "NVIDIA GPU",
         total_bytes=_size(found, "fb_memory_usage/total"),
         free_bytes=_size(found, "fb_memory_usage/free"),

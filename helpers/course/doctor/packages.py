@@ -20,7 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from .nvidia_smi import Gpu
+from .nvidia_smi import ListedGpu
 
 DISTRIBUTION = "gpu-memory-workbook"
 IMPORT_TIMEOUT_S = 60  # a first import from a network disk takes half a minute
@@ -48,7 +48,7 @@ class Torch:
     hip_build: str = ""
     threads: int = 1
     mps: bool = False
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[ListedGpu, ...] = ()
     architectures: tuple[str, ...] = ()
     why_not: str = ""
 
@@ -98,7 +98,7 @@ def examined(root: Path | None, names: Iterable[str], said: Mapping[str, Said]) 
 def torch_of(facts: Said | None) -> Torch | None:
     if facts is None:
         return None
-    gpus = tuple(Gpu(**gpu) for gpu in facts["gpus"])
+    gpus = tuple(ListedGpu(**gpu) for gpu in facts["gpus"])
     return Torch(**{**facts, "gpus": gpus, "architectures": tuple(facts["architectures"])})
 
 

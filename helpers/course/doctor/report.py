@@ -8,13 +8,13 @@ from dataclasses import asdict
 from ...catalog.devices import describe
 from ...catalog.errors import WorkbookError
 from .machine import Machine
-from .needs import Chapter, Needs
+from .needs import ChapterNeeds, Needs
 from .packages import Package, Torch
 from .verdicts import Problem, gib, has_code_for, usable_gpu
 
 MOST_GPUS = 4
 NO_CHAPTERS = "  none here: chapters and labs come with a clone of the workbook"
-Judged = tuple[tuple[Chapter, tuple[Problem, ...]], ...]
+Judged = tuple[tuple[ChapterNeeds, tuple[Problem, ...]], ...]
 Rows = Iterator[tuple[str, str]]  # a name, which may be "", and what is told of it
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from .machine import Machine
 from .needs import GIB, Needs
-from .nvidia_smi import PROHIBITED, Driver, Gpu
+from .nvidia_smi import PROHIBITED, ListedGpu, NvidiaDriver
 from .packages import Package, Torch
 
 OPTIONAL = ("bitsandbytes", "torchao")  # missing is no fault until a chapter needs it
@@ -68,10 +68,10 @@ def usable_gpu(machine: Machine) -> bool:
     return machine.torch is not None and any(has_code_for(gpu, machine.torch) for gpu in machine.gpus)
 
 
-def has_code_for(gpu: Gpu, torch: Torch) -> bool:
+def has_code_for(gpu: ListedGpu, torch: Torch) -> bool:
     """Whether this torch holds code for the GPU: a build for sm_80 runs on 8.0 to 8.9, compute_90 on 9.0 and later.
 
-    >>> has_code_for(Gpu("V100", capability="7.0"), Torch(architectures=("sm_75", "sm_80")))
+    >>> has_code_for(ListedGpu("V100", capability="7.0"), Torch(architectures=("sm_75", "sm_80")))
     False
     """
     own = [int(part) for part in gpu.capability.split(".") if part]
@@ -82,7 +82,7 @@ def has_code_for(gpu: Gpu, torch: Torch) -> bool:
     return any(version <= own and (kind == "compute" or version[0] == own[0]) for kind, version in lowest)
 
 
-def why_unused(machine: Machine, driver: Driver, torch: Torch) -> Problem:
+def why_unused(machine: Machine, driver: NvidiaDriver, torch: Torch) -> Problem:
     """The reason, as precisely as can be told: the build, what hides it, its mode, torch's own words, the driver."""
     gpu, hidden = driver.gpus[0], machine.visible_devices
     lost = f"torch cannot use the {gpu.name}"
@@ -116,7 +116,7 @@ def is_older(have: str, need: str) -> bool:
     return bool(older and newer) and older < newer
 
 
-def _for_the_driver(machine: Machine, driver: Driver) -> str:
+def _for_the_driver(machine: Machine, driver: NvidiaDriver) -> str:
     """An older torch, or a newer driver; a container's driver is the host's, and stays."""
     if not is_older(driver.cuda, OLDEST_CUDA):
         return f"{_again(machine)} chooses a build for this driver"

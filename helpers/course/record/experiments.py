@@ -9,8 +9,8 @@ from ...catalog.errors import require_name
 from ...memory.breakdown import GIB
 from . import hardware, serving, training
 from .serving import weights_in
-from .target import ExperimentSizes, Figure, Target
-from .training import AUTOCAST, BF16, BY_POLICY, Case, policies, step_of
+from .target import ExperimentSizes, MeasuredFigure, Target
+from .training import AUTOCAST, BF16, BY_POLICY, RecordedCase, policies, step_of
 
 Needs = Callable[[ExperimentSizes], int]
 
@@ -22,7 +22,7 @@ class Experiment:
     name: str
     what: str
     needs: Needs
-    run: Callable[[Target], Iterable[Figure]]
+    run: Callable[[Target], Iterable[MeasuredFigure]]
 
 
 def _at_least(gib: float) -> Needs:
@@ -34,7 +34,7 @@ def _weights(name: str) -> Needs:
     return lambda sizes: serving.weights_bytes(sizes, name) + GIB // 2
 
 
-def _step(*cases: Case) -> Needs:
+def _step(*cases: RecordedCase) -> Needs:
     """The largest of the predicted peaks, and 5 % for what the allocator keeps idle."""
     return lambda sizes: round(1.05 * max(case.needs_bytes(sizes) for case in cases))
 

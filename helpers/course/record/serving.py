@@ -17,7 +17,7 @@ from ...catalog.models import model
 from ...catalog.serve_setup import ServeSetup
 from ...memory import budget, measure
 from ...techniques.quantization import dense_linears
-from .target import ExperimentSizes, Figure, Target, peak_figures, six_digits
+from .target import ExperimentSizes, MeasuredFigure, Target, peak_figures, six_digits
 
 
 def decode_setup(target: Target, context: int) -> dict[str, object]:
@@ -36,13 +36,13 @@ def weights_bytes(sizes: ExperimentSizes, weights: str = "bf16") -> int:
     return budget.weight_bytes(ServeSetup(sizes.serve, weights=weights))
 
 
-def weights_in(*formats: str) -> Callable[[Target], Iterator[Figure]]:
+def weights_in(*formats: str) -> Callable[[Target], Iterator[MeasuredFigure]]:
     """An experiment: what the tensors hold, which the count of bytes predicts, and what the blocks under them take.
 
     bitsandbytes' layers are made one by one, so that no dense copy of the model ever exists.
     """
 
-    def run(target: Target) -> Iterator[Figure]:
+    def run(target: Target) -> Iterator[MeasuredFigure]:
         for name in formats:
             target.gpu.clear()
             before = target.gpu.memory()
@@ -50,8 +50,8 @@ def weights_in(*formats: str) -> Callable[[Target], Iterator[Figure]]:
             after = target.gpu.memory()
             del kept
             setup = {"kind": "weights", "model": target.sizes.serve, "weights": name}
-            yield Figure(name, "held", "bytes", setup, (after.requested - before.requested,))
-            yield Figure(name, "allocated", "bytes", setup, (after.allocated - before.allocated,))
+            yield MeasuredFigure(name, "held", "bytes", setup, (after.requested - before.requested,))
+            yield MeasuredFigure(name, "allocated", "bytes", setup, (after.allocated - before.allocated,))
 
     return run
 
@@ -116,7 +116,7 @@ def cache_needs_bytes(sizes: ExperimentSizes, context: int) -> int:
     return parts.total + parts["kv_cache"] // len(shape.layers) + repeated + activations + mask
 
 
-def long_contexts(target: Target) -> Iterator[Figure]:
+def long_contexts(target: Target) -> Iterator[MeasuredFigure]:
     """What a cache holds at each context that fits, filled by real forwards in chunks. Transformers' DynamicCache."""
     sizes, free = target.sizes, target.gpu.free_bytes()
     contexts = tuple(context for context in sizes.contexts if cache_needs_bytes(sizes, context) <= free)
@@ -131,10 +131,10 @@ def long_contexts(target: Target) -> Iterator[Figure]:
                 seen += count
             held.append(target.gpu.memory().requested - before)
     setup = {"kind": "kv cache", "model": sizes.serve, "kv": "bf16"}
-    yield Figure(f"{sizes.serve}, one user", "held", "bytes", setup, tuple(held), contexts, "tokens")
+    yield MeasuredFigure(f"{sizes.serve}, one user", "held", "bytes", setup, tuple(held), contexts, "tokens")
 
 
-def decode_step(target: Target) -> Iterator[Figure]:
+def decode_step(target: Target) -> Iterator[MeasuredFigure]:
     """One token after a long prompt: weights, cache, and the copy of a layer's cache that Transformers makes."""
     before, context = target.gpu.memory(), target.sizes.decode_context
     network, cache = model_of(target), DynamicCache(config=model_config(target))
@@ -144,14 +144,14 @@ def decode_step(target: Target) -> Iterator[Figure]:
     yield from peak_figures(f"one token after {context - 1:,}", decode_setup(target, context), peak)
 
 
-def decoding(target: Target) -> Iterator[Figure]:
+def decoding(target: Target) -> Iterator[MeasuredFigure]:
     """One token of an 8B shape without a cache, replayed as a CUDA graph: little but its weights is read."""
     setup, network = decode_setup(target, 1), model_of(target)
     token = torch.ones(1, 1, dtype=torch.long, device=target.device)
     with torch.inference_mode():
         run = measure.graphed(lambda: network(token, use_cache=False))
         seconds = measure.fastest(run, target.device)
-    yield Figure(f"{target.sizes.serve}, one token", "time", "s", setup, (six_digits(seconds),))
+    yield MeasuredFigure(f"{target.sizes.serve}, one token", "time", "s", setup, (six_digits(seconds),))
 
 
 def model_config(target: Target) -> PreTrainedConfig:

@@ -12,7 +12,7 @@ from ...memory.accuracy.recordings import Entry, Recording, read, read_all, repl
 from ...memory.allocator import pack
 from ...memory.breakdown import GIB, format_bytes
 from .experiments import Experiment, chosen
-from .target import FULL_SIZE, ExperimentSizes, Figure, Gpu, Target
+from .target import FULL_SIZE, ExperimentSizes, Gpu, MeasuredFigure, Target
 
 Say = Callable[[str], object]
 INTERRUPTED = 130
@@ -20,7 +20,7 @@ AGAIN = "the same command goes on where this one stopped"
 
 
 @dataclass
-class Session:
+class RecordingSession:
     """Where it writes and what came of each experiment: names, in order."""
 
     target: Target
@@ -50,7 +50,7 @@ def record(
         raise WorkbookError(f"minutes is {minutes:g}", "more than 0", "leave it out for 10")
     wanted = chosen(names)
     target = target or Target(Gpu())
-    session = Session(target, folder, _so_far(target, folder), say)
+    session = RecordingSession(target, folder, _so_far(target, folder), say)
     say(f"{session.recording.machine.title}, {format_bytes(target.gpu.free_bytes())} free")
     pending = [one for one in wanted if force or one.name not in session.recording.experiments]
     for one in wanted:
@@ -81,7 +81,9 @@ def _so_far(target: Target, folder: Path) -> Recording:
     return replace(read(path), machine=machine) if path.exists() else Recording(machine, (), str(folder))
 
 
-def _run_all(session: Session, pending: Sequence[Experiment], limit_s: float, clock: Callable[[], float]) -> None:
+def _run_all(
+    session: RecordingSession, pending: Sequence[Experiment], limit_s: float, clock: Callable[[], float]
+) -> None:
     start, longest = clock(), 0.0
     for at, one in enumerate(pending):
         begun = clock()
@@ -93,7 +95,7 @@ def _run_all(session: Session, pending: Sequence[Experiment], limit_s: float, cl
         longest = max(longest, clock() - begun)
 
 
-def _has_room(session: Session, one: Experiment) -> bool:
+def _has_room(session: RecordingSession, one: Experiment) -> bool:
     session.target.gpu.clear()
     needs, free = one.needs(session.target.sizes), session.target.gpu.free_bytes()
     if needs > free:
@@ -101,7 +103,7 @@ def _has_room(session: Session, one: Experiment) -> bool:
     return needs <= free
 
 
-def _run(session: Session, one: Experiment, clock: Callable[[], float]) -> None:
+def _run(session: RecordingSession, one: Experiment, clock: Callable[[], float]) -> None:
     """Run one experiment and write its entries; a failure is told and leaves the file as it was."""
     begun = clock()
     try:
@@ -121,7 +123,7 @@ def _told(problem: Exception) -> str:
     return f"{type(problem).__name__}: {(str(problem).strip().splitlines() or [''])[0]}"
 
 
-def _keep(session: Session, one: Experiment, figures: Sequence[Figure]) -> None:
+def _keep(session: RecordingSession, one: Experiment, figures: Sequence[MeasuredFigure]) -> None:
     """Histories first, then the file that names them, so that it never names one that is not there."""
     made, device = session.target.gpu.made(), session.recording.machine.name
     entries = []
@@ -137,7 +139,7 @@ def _keep(session: Session, one: Experiment, figures: Sequence[Figure]) -> None:
     session.recording = recording
 
 
-def _end(session: Session) -> int:
+def _end(session: RecordingSession) -> int:
     if session.failed:
         session.say(f"failed: {', '.join(session.failed)}; nothing of them was written")
     if session.done:

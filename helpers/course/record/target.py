@@ -20,7 +20,7 @@ import torch
 from ... import __version__
 from ...catalog.devices import describe
 from ...catalog.errors import WorkbookError
-from ...memory.accuracy.recordings import Machine, Made
+from ...memory.accuracy.recordings import MeasuredWith, RecordedDevice
 from ...memory.allocator import Snapshot, live_snapshot
 from ..doctor import nvidia_smi
 
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[3]
 MOST_EVENTS = 1_000_000
 
 
-class Memory(NamedTuple):
+class MemoryCounters(NamedTuple):
     """Bytes of blocks in use, bytes taken from the driver, and of the former those that tensors asked for.
 
     The last is exact; a block may be larger by up to 1 MiB, where the rest was not worth splitting off.
@@ -50,19 +50,19 @@ class Gpu:
             do = "run it on a rented machine, see docs/rented-machine.md; --list shows what would be measured"
             raise WorkbookError(what, "a CUDA device", do)
 
-    def machine(self) -> Machine:
+    def machine(self) -> RecordedDevice:
         """Under the catalogue's name, or one made of the driver's."""
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
         name = re.sub(r"[^a-z0-9.]+", "-", describe(properties.name, properties.total_memory).name.lower()).strip("-")
         capability = torch.cuda.get_device_capability()
-        return Machine(name, properties.name, self.device, properties.total_memory, capability)
+        return RecordedDevice(name, properties.name, self.device, properties.total_memory, capability)
 
-    def made(self) -> Made:
+    def made(self) -> MeasuredWith:
         """With what, and when, is measured now."""
         driver = nvidia_smi.ask()
         toolkit = torch.version.cuda or f"hip {torch.version.hip}"
         today = datetime.datetime.now(datetime.UTC).date().isoformat()
-        return Made(torch.__version__, toolkit, driver.version if driver else "", workbook_version(), today)
+        return MeasuredWith(torch.__version__, toolkit, driver.version if driver else "", workbook_version(), today)
 
     def free_bytes(self) -> int:
         return torch.cuda.mem_get_info()[0]
@@ -77,20 +77,20 @@ class Gpu:
     def empty_cache(self) -> None:
         torch.cuda.empty_cache()
 
-    def memory(self) -> Memory:
+    def memory(self) -> MemoryCounters:
         """Now, when garbage is collected."""
         gc.collect()
         torch.cuda.synchronize()
         requested = torch.cuda.memory_stats().get("requested_bytes.all.current", 0)
-        return Memory(torch.cuda.memory_allocated(), torch.cuda.memory_reserved(), requested)
+        return MemoryCounters(torch.cuda.memory_allocated(), torch.cuda.memory_reserved(), requested)
 
-    def peak(self, run: Callable[[], object]) -> Memory:
+    def peak(self, run: Callable[[], object]) -> MemoryCounters:
         """The most that was allocated, and the most that was reserved, while `run()` ran."""
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         run()
         torch.cuda.synchronize()
-        return Memory(torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
+        return MemoryCounters(torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
 
     def finish(self) -> None:
         """Wait for what was launched: before a clock is read."""
@@ -145,7 +145,7 @@ FULL_SIZE = ExperimentSizes()
 
 
 @dataclass(frozen=True)
-class Figure:
+class MeasuredFigure:
     """One measured thing, as `recordings.Entry` keeps it; `history` becomes a file beside the recording."""
 
     label: str
@@ -169,13 +169,13 @@ class Target:
     def device(self) -> str:
         return self.gpu.device
 
-    def peak_over(self, before: Memory, run: Callable[[], object]) -> Memory:
+    def peak_over(self, before: MemoryCounters, run: Callable[[], object]) -> MemoryCounters:
         """The peaks while `run()` ran, less what was there `before` this experiment.
 
         Small tensors may go into a segment that was there: reserved then reads low by one such segment, 2 MiB.
         """
         peak = self.gpu.peak(run)
-        return Memory(peak.allocated - before.allocated, peak.reserved - before.reserved)
+        return MemoryCounters(peak.allocated - before.allocated, peak.reserved - before.reserved)
 
     def seconds(self, run: Callable[[], object]) -> float:
         """The fastest of a few runs: for steps that take tens of milliseconds and more."""
@@ -189,10 +189,10 @@ class Target:
         return six_digits(min(taken))
 
 
-def peak_figures(label: str, setup: Mapping[str, object], peak: Memory) -> Iterable[Figure]:
+def peak_figures(label: str, setup: Mapping[str, object], peak: MemoryCounters) -> Iterable[MeasuredFigure]:
     """The two figures of a run's peak."""
-    yield Figure(label, "peak allocated", "bytes", setup, (peak.allocated,))
-    yield Figure(label, "peak reserved", "bytes", setup, (peak.reserved,))
+    yield MeasuredFigure(label, "peak allocated", "bytes", setup, (peak.allocated,))
+    yield MeasuredFigure(label, "peak reserved", "bytes", setup, (peak.reserved,))
 
 
 def six_digits(value: float) -> float:

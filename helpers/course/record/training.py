@@ -9,14 +9,14 @@ from ...catalog.hardware import REFERENCE
 from ...catalog.train_setup import TrainSetup
 from ...memory import budget
 from ...memory.measure.steps import TrainingRun, training_run
-from .target import ExperimentSizes, Figure, Memory, Target, peak_figures
+from .target import ExperimentSizes, MeasuredFigure, MemoryCounters, Target, peak_figures
 
 POLICIES = ("none", "selective", "full")
 RECORDED = ("precision", "optimizer", "micro_batch", "sequence", "checkpointing")
 
 
 @dataclass(frozen=True)
-class Case:
+class RecordedCase:
     """A recipe, a micro-batch and a policy; `recorded` is what is written of its `setup`."""
 
     precision: str = "bf16"
@@ -47,34 +47,34 @@ class Case:
         return ready
 
 
-BF16, AUTOCAST = Case(), Case("autocast-bf16")
-BY_POLICY = tuple(Case(micro_batch=2, checkpointing=policy) for policy in POLICIES)
+BF16, AUTOCAST = RecordedCase(), RecordedCase("autocast-bf16")
+BY_POLICY = tuple(RecordedCase(micro_batch=2, checkpointing=policy) for policy in POLICIES)
 
 
-def step_of(case: Case, label: str = "") -> Callable[[Target], Iterator[Figure]]:
+def step_of(case: RecordedCase, label: str = "") -> Callable[[Target], Iterator[MeasuredFigure]]:
     """An experiment: the peaks of the second step, the time of later ones; labelled by precision, unless told."""
     label = label or case.precision
 
-    def run(target: Target) -> Iterator[Figure]:
+    def run(target: Target) -> Iterator[MeasuredFigure]:
         before, setup = target.gpu.memory(), case.recorded(target.sizes)
         ready = case.prepared(target)
         yield from peak_figures(label, setup, target.peak_over(before, ready.step))
-        yield Figure(label, "time of a step", "s", setup, (target.seconds(ready.step),))
+        yield MeasuredFigure(label, "time of a step", "s", setup, (target.seconds(ready.step),))
 
     return run
 
 
-def policies(target: Target) -> Iterator[Figure]:
+def policies(target: Target) -> Iterator[MeasuredFigure]:
     """The bill of checkpointing: what each policy peaks at, and how long its step takes."""
     for case in BY_POLICY:
         target.gpu.clear()
         yield from step_of(case, case.checkpointing)(target)
 
 
-def history(target: Target) -> Iterator[Figure]:
+def history(target: Target) -> Iterator[MeasuredFigure]:
     """Two steps of a 1B shape, the model's own making included, with every request that the allocator heard."""
     setup = BF16.recorded(target.sizes)
-    kept: list[tuple[TrainingRun, Memory]] = []  # the model must be alive when the snapshot is taken
+    kept: list[tuple[TrainingRun, MemoryCounters]] = []  # the model must be alive when the snapshot is taken
 
     def run() -> None:
         ready = BF16.prepared(target)

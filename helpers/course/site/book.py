@@ -31,7 +31,7 @@ _TRIAL = re.compile(r"claims\.trial\(\s*[\"']([\w.-]+)")
 
 
 @dataclass
-class Chapter:
+class BookPage:
     """A notebook of the book, or a lab, on its way to a page: what of it has been rendered, its pictures by address.
 
     `claims` are the ids of those that it tries; `lab` and `deeper` the addresses of a chapter's lab and companion.
@@ -76,7 +76,7 @@ class Chapter:
         self.has_math |= text.has_math
 
 
-def chapters(root: Path) -> list[Chapter]:
+def chapters(root: Path) -> list[BookPage]:
     """All of BOOK in its order, rendered. WorkbookError for a picture without words or a missing title."""
     found = [_chapter(path, folder) for source, folder in BOOK.items() for path in find_all(root, [source])]
     there = {(chapter.folder, chapter.number): chapter.address for chapter in found}
@@ -85,7 +85,7 @@ def chapters(root: Path) -> list[Chapter]:
     return found
 
 
-def book_pages(found: Sequence[Chapter]) -> Iterator[Page]:
+def book_pages(found: Sequence[BookPage]) -> Iterator[Page]:
     """The list of chapters, and a page for each of `found` with links to its neighbours, or to its chapter."""
     book = [chapter for chapter in found if chapter.folder == "book"]
     about = "The chapters of the GPU Memory Workbook, executed"
@@ -97,7 +97,7 @@ def book_pages(found: Sequence[Chapter]) -> Iterator[Page]:
     yield from (_page(one, of.get(one.address), None) for one in found if one.folder == "book/deeper")
 
 
-def _page(chapter: Chapter, before: Chapter | None, after: Chapter | None) -> Page:
+def _page(chapter: BookPage, before: BookPage | None, after: BookPage | None) -> Page:
     around = (("before", before), ("after", after))
     near = {name: one and (posixpath.relpath(one.address, chapter.folder), one.full_title) for name, one in around}
     values = {
@@ -110,8 +110,8 @@ def _page(chapter: Chapter, before: Chapter | None, after: Chapter | None) -> Pa
     return Page(chapter.address, chapter.full_title, "chapter", about, values, (), True, chapter.has_math)
 
 
-def _chapter(path: Path, folder: str) -> Chapter:
-    chapter = Chapter(path, folder)
+def _chapter(path: Path, folder: str) -> BookPage:
+    chapter = BookPage(path, folder)
     first, *rest = read(path).cells
     head = rendered(with_badge(first.source, ""), folder)
     chapter.add(head)
@@ -124,7 +124,7 @@ def _chapter(path: Path, folder: str) -> Chapter:
     return chapter
 
 
-def _cell(chapter: Chapter, cell: NotebookNode) -> Iterator[str]:
+def _cell(chapter: BookPage, cell: NotebookNode) -> Iterator[str]:
     if cell.cell_type == "markdown":
         text = rendered(cell.source, chapter.folder)
         chapter.add(text)
@@ -141,7 +141,7 @@ def _cell(chapter: Chapter, cell: NotebookNode) -> Iterator[str]:
     yield from _live(cell.source, chapter.folder)
 
 
-def _output(chapter: Chapter, output: NotebookNode) -> Iterator[str]:
+def _output(chapter: BookPage, output: NotebookNode) -> Iterator[str]:
     """The richest form that needs no script, as a notebook would show it."""
     if output.output_type == "stream":
         yield f'<pre tabindex="0">{escape(ANSI.sub("", output.text))}</pre>'
@@ -160,7 +160,7 @@ def _output(chapter: Chapter, output: NotebookNode) -> Iterator[str]:
         yield f'<pre tabindex="0">{escape(ANSI.sub("", data["text/plain"]))}</pre>'
 
 
-def _picture(chapter: Chapter, encoded: str, words: str) -> str:
+def _picture(chapter: BookPage, encoded: str, words: str) -> str:
     """A picture as a file of its own, with its size, so that the text below does not move when it comes."""
     if not words:
         do = "draw it with helpers.lesson.drawing, whose pictures have words, and run `workbook build`"

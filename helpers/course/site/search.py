@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 
-from .book import Chapter
+from .book import BookPage
 
 LONGEST = 3000  # letters of a section that can be found
 
 
-def search_index(chapters: Iterable[Chapter]) -> bytes:
+def search_index(chapters: Iterable[BookPage]) -> bytes:
     """Sections as {title, page, address, text}."""
     entries = [entry for chapter in chapters for entry in _entries(chapter)]
     return json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _entries(chapter: Chapter) -> Iterator[dict[str, str]]:
+def _entries(chapter: BookPage) -> Iterator[dict[str, str]]:
     name = f"Lab {chapter.number}" if chapter.folder == "labs" else chapter.full_title
     for section in chapter.sections:
         title = section.title or name

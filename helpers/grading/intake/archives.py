@@ -22,8 +22,8 @@ from .files import (
     SPECIAL,
     TOO_DEEP,
     Contents,
-    Entry,
     Refused,
+    SubmittedFile,
     is_skipped,
     moment,
     too_large,
@@ -57,7 +57,7 @@ class Archive:
         entries = (_archived(info, position) for position, info in enumerate(self._infos))
         self.entries = [entry for entry in entries if entry]
 
-    def contents(self, entry: Entry) -> bytes:
+    def contents(self, entry: SubmittedFile) -> bytes:
         """The file's bytes, unpacked in memory. Refused with the reason when it is too large or damaged."""
         if self._unpacked_bytes > self._most_unpacked_bytes:
             raise Refused(f"comes after {self._most_unpacked_bytes / 10**9:g} GB of this archive: unpack it yourself")
@@ -74,7 +74,7 @@ class Archive:
             self._unpacked_bytes += len(unpacked)
         return bytes(unpacked)
 
-    def modified(self, entry: Entry) -> str:
+    def modified(self, entry: SubmittedFile) -> str:
         """The time that the archive gives the file, as `moment` says it; '' when it gives none.
 
         A zip's times have no zone. They are taken in this machine's, as they are when the zip is unpacked here.
@@ -136,7 +136,7 @@ def _within(most: int, asked: int) -> int:
     return asked
 
 
-def _archived(info: zipfile.ZipInfo, position: int) -> Entry | None:
+def _archived(info: zipfile.ZipInfo, position: int) -> SubmittedFile | None:
     name = _name(info)
     # Archives made on Windows separate with backslashes. No part keeps one, and none is a drive or leads upwards.
     steps = [step for step in re.split(r"[/\\]+", name) if step not in ("", ".")]
@@ -145,7 +145,7 @@ def _archived(info: zipfile.ZipInfo, position: int) -> Entry | None:
     if not parts or is_skipped(parts, info.is_dir()):
         return None
     strays = len(parts) < len(steps) or name.startswith(("/", "\\"))
-    return Entry(parts, info.is_dir(), STRAYS if strays else _problem(info, len(parts)), position)
+    return SubmittedFile(parts, info.is_dir(), STRAYS if strays else _problem(info, len(parts)), position)
 
 
 def _name(info: zipfile.ZipInfo) -> str:
@@ -173,13 +173,15 @@ def _problem(info: zipfile.ZipInfo, depth: int) -> str:
     return next((problem for broken, problem in rules if broken), "")
 
 
-def with_zips_opened(entries: Sequence[Entry], contents: Contents) -> tuple[list[Entry], Contents, dict[Entry, Entry]]:
+def with_zips_opened(
+    entries: Sequence[SubmittedFile], contents: Contents
+) -> tuple[list[SubmittedFile], Contents, dict[SubmittedFile, SubmittedFile]]:
     """A learner's `entries` with what is in their zips, what gives their contents, the zip that each of them is in.
 
     One level is opened, in memory. A zip that cannot be opened stays, with what is wrong with it.
     """
     shown = list(entries)
-    archives: dict[Entry, tuple[Archive, Entry, Entry]] = {}
+    archives: dict[SubmittedFile, tuple[Archive, SubmittedFile, SubmittedFile]] = {}
     for packed in [one for one in entries if not one.is_folder and one.name.lower().endswith(".zip")][:MOST_ARCHIVES]:
         try:
             if packed.problem:
@@ -192,7 +194,7 @@ def with_zips_opened(entries: Sequence[Entry], contents: Contents) -> tuple[list
         archives |= {shown_as: (archive, one, packed) for shown_as, one in inside.items()}
         shown[shown.index(packed) : shown.index(packed) + 1] = inside or [packed]
 
-    def unpacked(entry: Entry) -> bytes:
+    def unpacked(entry: SubmittedFile) -> bytes:
         if entry not in archives:
             return contents(entry)
         archive, one, _ = archives[entry]

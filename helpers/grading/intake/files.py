@@ -32,7 +32,7 @@ class Refused(Exception):  # noqa: N818 - a verdict on a file, not a fault of th
 
 
 @dataclass(frozen=True)
-class Entry:
+class SubmittedFile:
     """One file or folder: its path below the root, and why it cannot be used ('' when it can).
 
     `position` tells two files of one path apart, which an archive can hold.
@@ -49,20 +49,20 @@ class Entry:
         return self.parts[-1]
 
 
-Contents = Callable[[Entry], bytes]  # a file's bytes; Refused with the reason when there are none
+Contents = Callable[[SubmittedFile], bytes]  # a file's bytes; Refused with the reason when there are none
 
 
 class OneFile:
     """A single file, given by its path; the path itself may be a link."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self.entries = path, [Entry((path.name,))]
+        self._path, self.entries = path, [SubmittedFile((path.name,))]
 
-    def contents(self, entry: Entry) -> bytes:
+    def contents(self, entry: SubmittedFile) -> bytes:
         """The file's bytes. Refused with the reason when it is no regular file, too large or unreadable."""
         return _contents(lambda: os.open(self._path, _read_only()))
 
-    def modified(self, entry: Entry) -> str:
+    def modified(self, entry: SubmittedFile) -> str:
         """When the file was last written, as `moment` says it."""
         return _modified(lambda: os.open(self._path, _read_only()))
 
@@ -77,11 +77,11 @@ class Folder:
         self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.entries = list(islice(self._class(), MOST_ENTRIES + 1))
 
-    def contents(self, entry: Entry) -> bytes:
+    def contents(self, entry: SubmittedFile) -> bytes:
         """The file's bytes. Refused with the reason when it is no regular file, too large or unreadable."""
         return _contents(lambda: self._open(entry.parts, _read_only()))
 
-    def modified(self, entry: Entry) -> str:
+    def modified(self, entry: SubmittedFile) -> str:
         """When the file was last written, as `moment` says it; '' when that cannot be told."""
         return _modified(lambda: self._open(entry.parts, _read_only()))
 
@@ -101,7 +101,7 @@ class Folder:
         finally:
             os.close(here)
 
-    def _class(self, parts: tuple[str, ...] = ()) -> Iterator[Entry]:
+    def _class(self, parts: tuple[str, ...] = ()) -> Iterator[SubmittedFile]:
         """Every entry; below each learner's folder one over MOST_FILES at the most, so that the others are reached."""
         found = self._scanned(parts, MOST_ENTRIES)
         yield from found
@@ -113,14 +113,14 @@ class Folder:
             else:
                 yield from islice(self._below(entry), MOST_FILES + 1)
 
-    def _below(self, entry: Entry) -> Iterator[Entry]:
+    def _below(self, entry: SubmittedFile) -> Iterator[SubmittedFile]:
         if entry.is_folder and not entry.problem:
             found = self._scanned(entry.parts, MOST_FILES)
             yield from found  # before what is deeper: a notebook beside a data set is found first
             for one in found:
                 yield from self._below(one)
 
-    def _scanned(self, parts: tuple[str, ...], most: int) -> list[Entry]:
+    def _scanned(self, parts: tuple[str, ...], most: int) -> list[SubmittedFile]:
         """What lies directly in a folder, sorted; one more than `most` where there are more."""
         try:
             descriptor = self._open(parts, _folder_only()) if parts else os.dup(self._root)
@@ -131,7 +131,7 @@ class Folder:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            return [Entry(parts, is_folder=True, problem=_cannot(error))]
+            return [SubmittedFile(parts, is_folder=True, problem=_cannot(error))]
         return [entry for entry in entries if not is_skipped(entry.parts, entry.is_folder)]
 
 
@@ -193,9 +193,9 @@ def _cannot(error: OSError) -> str:
     return f"cannot be read ({(error.strerror or type(error).__name__).lower()})"
 
 
-def _entry(item: os.DirEntry, parts: tuple[str, ...]) -> Entry:
+def _entry(item: os.DirEntry, parts: tuple[str, ...]) -> SubmittedFile:
     if item.is_symlink():
-        return Entry(parts, problem=LINK)
+        return SubmittedFile(parts, problem=LINK)
     if item.is_dir(follow_symlinks=False):
-        return Entry(parts, is_folder=True, problem=TOO_DEEP if len(parts) > MOST_DEPTH else "")
-    return Entry(parts, problem="" if item.is_file(follow_symlinks=False) else SPECIAL)
+        return SubmittedFile(parts, is_folder=True, problem=TOO_DEEP if len(parts) > MOST_DEPTH else "")
+    return SubmittedFile(parts, problem="" if item.is_file(follow_symlinks=False) else SPECIAL)

@@ -13,7 +13,7 @@ from itertools import chain, count
 
 from ..text import one_line
 from . import lms
-from .files import LINK, SPECIAL, SUBMITTED, Contents, Entry, Refused
+from .files import LINK, SPECIAL, SUBMITTED, Contents, Refused, SubmittedFile
 
 MOST_NAME_CHARACTERS = 120
 NOTEBOOK = ".ipynb"
@@ -48,11 +48,11 @@ class Submission:
     email: str = ""
     handed_in: str | None = None
     slug: str = ""
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[SubmittedFile] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     earlier: list[Submission] = field(default_factory=list)
 
-    def within(self, entry: Entry) -> tuple[str, ...]:
+    def within(self, entry: SubmittedFile) -> tuple[str, ...]:
         """The entry's path as the learner made it; empty for the learner's folder itself."""
         return entry.parts[self.depth :]
 
@@ -60,16 +60,16 @@ class Submission:
         """The names of the learner's own folders."""
         return _folders(self.entries, self.depth)
 
-    def top(self, chosen: Entry | None) -> str:
+    def top(self, chosen: SubmittedFile | None) -> str:
         """What the LMS called the learner's folder, or the chosen file where there is no folder of theirs."""
         return (chosen or self.entries[0]).parts[self.above]
 
-    def shown(self, entry: Entry) -> str:
+    def shown(self, entry: SubmittedFile) -> str:
         """The entry's path for a person to read."""
         return one_line("/".join(self.within(entry)) or entry.name, MOST_NAME_CHARACTERS)
 
 
-def by_learner(entries: Sequence[Entry], lab: str, contents: Contents) -> list[Submission]:
+def by_learner(entries: Sequence[SubmittedFile], lab: str, contents: Contents) -> list[Submission]:
     """Each learner's latest attempt, by name. No two have the same: namesakes carry the LMS's number or a count.
 
     A class wrapped in one folder more, or in nbgrader's `submitted/`, is unwrapped. Loose files that look like
@@ -113,12 +113,12 @@ def slug(name: str, number: str = "") -> str:
     return f"{readable}-{base64.b32encode(whole[:5]).decode().lower()}"
 
 
-def is_notebook(entry: Entry) -> bool:
+def is_notebook(entry: SubmittedFile) -> bool:
     """True for what is named as a notebook and is no folder."""
     return not entry.is_folder and entry.name.lower().endswith(NOTEBOOK)
 
 
-def is_archive(entry: Entry) -> bool:
+def is_archive(entry: SubmittedFile) -> bool:
     """True for what is named as a packed file."""
     return not entry.is_folder and bool(_ARCHIVE.search(entry.name))
 
@@ -138,7 +138,7 @@ def copy_of(name: str) -> tuple[str, int]:
     return stem[: match.start()], int(digits)
 
 
-def _unwrapped(entries: Sequence[Entry], lab: str, depth: int = 0) -> tuple[list[Entry], int]:
+def _unwrapped(entries: Sequence[SubmittedFile], lab: str, depth: int = 0) -> tuple[list[SubmittedFile], int]:
     """The class's entries, and how many folders lie around all of them."""
     entries = [entry for entry in entries if len(entry.parts) > depth]
     folders = _folders(entries, depth)
@@ -151,14 +151,14 @@ def _unwrapped(entries: Sequence[Entry], lab: str, depth: int = 0) -> tuple[list
     return _unwrapped(entries, lab, depth + 1)
 
 
-def _is_somebodys(folder: str, entries: Sequence[Entry], depth: int, lab: str) -> bool:
+def _is_somebodys(folder: str, entries: Sequence[SubmittedFile], depth: int, lab: str) -> bool:
     """True when a lone folder is a learner's, not one around the class."""
     notebooks = [entry for entry in entries if is_notebook(entry)]
     copies = (entry for entry in notebooks if len(entry.parts) == depth + 1 and copy_of(entry.name)[0] == lab)
     return lms.is_one_learners(folder) or len(notebooks) < 2 or lab in _folders(entries, depth) or any(copies)
 
 
-def _folders(entries: Iterable[Entry], depth: int) -> set[str]:
+def _folders(entries: Iterable[SubmittedFile], depth: int) -> set[str]:
     """The names of the folders at this depth; an archive need not list them."""
     return {
         entry.parts[depth]
@@ -167,11 +167,11 @@ def _folders(entries: Iterable[Entry], depth: int) -> set[str]:
     }
 
 
-def _looks_handed_in(entry: Entry) -> bool:
+def _looks_handed_in(entry: SubmittedFile) -> bool:
     return bool(_ENDING.search(entry.name)) or entry.problem in (LINK, SPECIAL)
 
 
-def _submitters(entries: Sequence[Entry], depth: int, contents: Contents) -> lms.Submitters | None:
+def _submitters(entries: Sequence[SubmittedFile], depth: int, contents: Contents) -> lms.Submitters | None:
     """By folder, the submitters that Gradescope's file names; {} without such a file, None for an unusable one."""
     for entry in entries:
         if entry.parts[depth:] == (lms.GRADESCOPE,) and not entry.is_folder:
@@ -191,7 +191,7 @@ def _warn(everybody: Sequence[Submission], lab: str, is_nobody_named: bool) -> N
             own.warnings.append("nothing in the file's name says whose it is")
 
 
-def _by_its_name(entry: Entry, top: str, is_folder: bool, lab: str) -> Iterator[lms.Owner]:
+def _by_its_name(entry: SubmittedFile, top: str, is_folder: bool, lab: str) -> Iterator[lms.Owner]:
     """The owner of what no LMS has named: who the folder or the file is called after, if it looks handed in."""
     if is_folder or _looks_handed_in(entry):
         yield (not is_folder and lms.classroom(top, lab)) or lms.Owner(_ENDING.sub("", top))

@@ -16,7 +16,7 @@ from pathlib import Path
 from ...catalog.errors import WorkbookError
 from ..text import one_line
 from .archives import Archive, class_archive, with_zips_opened
-from .files import MOST_ENTRIES, MOST_FILES, Contents, Entry, Folder, OneFile, Refused
+from .files import MOST_ENTRIES, MOST_FILES, Contents, Folder, OneFile, Refused, SubmittedFile
 from .owners import NOTEBOOK, Submission, by_learner, copy_of, is_archive, is_notebook
 
 MOST_NOTEBOOKS = 20  # of one learner that are looked into
@@ -97,7 +97,9 @@ def _learner(own: Submission, lab: str, listing: Listing, into: Path, name: str)
     return replace(latest, warnings=(*latest.warnings, warning), attempts=attempts)
 
 
-def _taken(own: Submission, attempt: Submission, choice: Choice, listing: Listing, path: Path) -> LearnerNotebook:
+def _taken(
+    own: Submission, attempt: Submission, choice: ChosenNotebook, listing: Listing, path: Path
+) -> LearnerNotebook:
     """One attempt of the learner whom `own` names."""
     if choice.entry is not None:
         path.write_bytes(choice.contents)
@@ -138,13 +140,13 @@ def _unusable(submissions: Path, why: str) -> WorkbookError:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenNotebook:
     """The chosen notebook, its bytes and digest; or the reason why there is nothing to grade. Warnings either way.
 
     `entry` is the file that was handed in: the notebook, or the zip that it is in.
     """
 
-    entry: Entry | None = None
+    entry: SubmittedFile | None = None
     contents: bytes = b""
     digest: str = ""
     reason: str = ""
@@ -155,7 +157,7 @@ class Choice:
 class _Candidate:
     """`says` is the lab that it says it is. `order` puts the best first; it begins with the kind and the unlikeness."""
 
-    entry: Entry
+    entry: SubmittedFile
     digest: str
     says: str
     order: tuple
@@ -170,7 +172,7 @@ class _Candidate:
         return self.kind == ANOTHER_LAB and self.order[1] == UNLIKE
 
 
-def choose(own: Submission, lab: str, contents: Contents) -> Choice:
+def choose(own: Submission, lab: str, contents: Contents) -> ChosenNotebook:
     """The learner's notebook for `lab`, a file's stem such as '02_where_training_memory_goes'.
 
     `contents` gives an entry's bytes or raises Refused. A folder called like the lab (nbgrader's layout) is the only
@@ -178,32 +180,32 @@ def choose(own: Submission, lab: str, contents: Contents) -> Choice:
     with a warning that names them; one that says it is another lab is not taken.
     """
     entries = _for_lab(own, lab)
-    packed_in: dict[Entry, Entry] = {}
+    packed_in: dict[SubmittedFile, SubmittedFile] = {}
     if not any(is_notebook(entry) for entry in entries):
         entries, contents, packed_in = with_zips_opened(entries, contents)
     notebooks = sorted(filter(is_notebook, entries), key=lambda entry: (_unlikeness(entry, lab), entry.parts))
     candidates, best_contents, refused = _looked_into(own, notebooks[:MOST_NOTEBOOKS], lab, contents)
     if not candidates:
-        return Choice(reason=next(iter(refused), "") or _nothing(own, entries))
+        return ChosenNotebook(reason=next(iter(refused), "") or _nothing(own, entries))
     best = min(candidates, key=lambda one: one.order)
     if best.is_another_lab:
-        return Choice(reason=f"{own.shown(best.entry)} says that it is the lab {one_line(best.says, 80)!r}")
+        return ChosenNotebook(reason=f"{own.shown(best.entry)} says that it is the lab {one_line(best.says, 80)!r}")
     doubts = [*_doubts(own, best, candidates), *(f"passed over: {one}" for one in refused[:MOST_NAMED])]
     if len(notebooks) > MOST_NOTEBOOKS:
         doubts.append(f"only {MOST_NOTEBOOKS} of {len(notebooks)} notebooks were looked into")
     if len(own.entries) > MOST_FILES:
         doubts.append(f"only {MOST_FILES:,} of the files were looked at")
     handed_in = packed_in.get(best.entry, best.entry)
-    return Choice(handed_in, best_contents, best.digest, warnings=tuple(doubts))
+    return ChosenNotebook(handed_in, best_contents, best.digest, warnings=tuple(doubts))
 
 
-def _for_lab(own: Submission, lab: str) -> list[Entry]:
+def _for_lab(own: Submission, lab: str) -> list[SubmittedFile]:
     entries = own.entries[:MOST_FILES]
     return [entry for entry in entries if own.within(entry)[:1] == (lab,)] if lab in own.folders() else entries
 
 
 def _looked_into(
-    own: Submission, notebooks: Sequence[Entry], lab: str, contents: Contents
+    own: Submission, notebooks: Sequence[SubmittedFile], lab: str, contents: Contents
 ) -> tuple[list[_Candidate], bytes, list[str]]:
     """The notebooks that can be read, the contents of the best of them alone (each may have 20 MB), the refusals."""
     candidates: list[_Candidate] = []
@@ -223,7 +225,7 @@ def _looked_into(
     return candidates, best_contents, refused
 
 
-def _candidate(entry: Entry, contents: bytes, lab: str) -> _Candidate:
+def _candidate(entry: SubmittedFile, contents: bytes, lab: str) -> _Candidate:
     mark = _SOURCE.search(contents)
     says = mark[1].decode("utf-8", "replace") if mark else ""
     unlikeness = _unlikeness(entry, lab)
@@ -235,7 +237,7 @@ def _candidate(entry: Entry, contents: bytes, lab: str) -> _Candidate:
     return _Candidate(entry, hashlib.sha256(contents).hexdigest(), says, order)
 
 
-def _unlikeness(entry: Entry, lab: str) -> int:
+def _unlikeness(entry: SubmittedFile, lab: str) -> int:
     """0: named as the lab is, or a copy of it; 1: the name holds the lab's name or begins with its number; 2: no."""
     original = copy_of(entry.name)[0].lower()
     if original == lab.lower():
@@ -259,7 +261,7 @@ def _doubts(own: Submission, best: _Candidate, candidates: Sequence[_Candidate])
         yield f"{chosen!r} says that it is the lab {one_line(best.says, 80)!r}: is it the right file?"
 
 
-def _nothing(own: Submission, entries: Sequence[Entry]) -> str:
+def _nothing(own: Submission, entries: Sequence[SubmittedFile]) -> str:
     """Why there is no notebook, as far as what is there instead can tell."""
     for entry in entries:
         if entry.problem:

@@ -22,7 +22,7 @@ from .results import (
     GRADED,
     NOT_SUBMITTED,
     UNREADABLE,
-    Question,
+    GradedQuestion,
     Result,
     cells_that_ended_the_kernel,
     questions_of,
@@ -149,7 +149,7 @@ def executed(notebook: NotebookNode, cells: CellResults) -> NotebookNode:
     return shown
 
 
-def _private(worker: Worker, reference: Reference, assembly: Assembly) -> tuple[Question, ...]:
+def _private(worker: Worker, reference: Reference, assembly: Assembly) -> tuple[GradedQuestion, ...]:
     """The private checks' questions, from a second kernel whose output goes no further than here."""
     if reference.private is None:
         return ()

@@ -32,7 +32,7 @@ from ..intake.assemble import Assembly
 from ..sandbox.nbval_run import UNFINISHED, CellResults
 from ..sandbox.worker import Worker
 from .court import References, notebook_of, rows_of, weigh
-from .results import Question, questions_of
+from .results import GradedQuestion, questions_of
 from .trial import answering, set_limits, trial, untouched
 
 SPARE_S, WALL_S = 10.0, 120.0
@@ -255,16 +255,16 @@ def only_private(notebook: NotebookNode) -> NotebookNode:
     return own
 
 
-def private_questions(own: NotebookNode, cells: CellResults) -> tuple[Question, ...]:
+def private_questions(own: NotebookNode, cells: CellResults) -> tuple[GradedQuestion, ...]:
     """A Question per private check. Its message is the instructor's sentence, or that it failed; never an output."""
     checks = [cell for cell in own.cells if lab_cells.is_check(cell)]
     return tuple(_private_question(number, check, cells) for number, check in enumerate(checks, start=1))
 
 
-def _private_question(number: int, check: NotebookNode, cells: CellResults) -> Question:
+def _private_question(number: int, check: NotebookNode, cells: CellResults) -> GradedQuestion:
     passed = cells.get(check.id, UNFINISHED).passed
     sentence = str(check.metadata.get("workbook", {}).get("feedback", "")) or "a check of your instructor's failed"
-    return Question(
+    return GradedQuestion(
         key=lab_cells.grade_id(check),
         title=f"Private check {number}",
         earned=lab_cells.points(check) if passed else 0,

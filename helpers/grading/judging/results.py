@@ -20,7 +20,7 @@ _UNKNOWN_NAME = re.compile(r"NameError: name '(\w+)' is not defined")
 
 
 @dataclass(frozen=True)
-class Question:
+class GradedQuestion:
     """One exercise of one learner.
 
     `key` is the grade id of the exercise's first answer, a column of the gradebook. `outcome` is one of OUTCOMES;
@@ -73,7 +73,7 @@ class Result:
     learner: str
     slug: str
     status: str
-    questions: tuple[Question, ...]
+    questions: tuple[GradedQuestion, ...]
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -95,7 +95,7 @@ class Result:
 
 def from_json(stored: dict) -> Result:
     """The result of which `asdict` was stored as JSON. TypeError or KeyError when it is none."""
-    questions = [Question(**_tupled(one, "rubric", "fulfilled", "check_ids")) for one in stored["questions"]]
+    questions = [GradedQuestion(**_tupled(one, "rubric", "fulfilled", "check_ids")) for one in stored["questions"]]
     return Result(**_tupled({**stored, "questions": questions}, "questions", "reasons", "warnings"))
 
 
@@ -104,7 +104,7 @@ def _tupled(values: dict, *names: str) -> dict:
     return values | {name: tuple(values[name]) for name in names}
 
 
-def questions_of(reference: NotebookNode, assembly: Assembly, cells: CellResults) -> tuple[Question, ...]:
+def questions_of(reference: NotebookNode, assembly: Assembly, cells: CellResults) -> tuple[GradedQuestion, ...]:
     """One Question per exercise of `reference`, from its assembly's run. Only explicit passes earn points."""
     return tuple(_question(exercise, assembly, cells) for exercise in lab_cells.exercises(reference))
 
@@ -118,10 +118,10 @@ def cells_that_ended_the_kernel(assembly: Assembly, cells: CellResults) -> tuple
     )
 
 
-def _question(exercise: lab_cells.Exercise, assembly: Assembly, cells: CellResults) -> Question:
+def _question(exercise: lab_cells.Exercise, assembly: Assembly, cells: CellResults) -> GradedQuestion:
     checks = {check.id: cells.get(check.id, UNFINISHED) for check in exercise.checks}
     outcome, message = _outcome(exercise, assembly, cells, checks)
-    return Question(
+    return GradedQuestion(
         key=lab_cells.grade_id(exercise.answers[0]),
         title=exercise.title,
         earned=sum(lab_cells.points(check) for check in exercise.checks if checks[check.id].passed),

@@ -27,7 +27,7 @@ MOST_PRINTED = 20
 
 
 @dataclass(frozen=True)
-class Change:
+class PointsChange:
     """One learner's points, of a question or in TOTAL, before and after (text, as in the tables), and the reason."""
 
     when: str
@@ -45,7 +45,7 @@ def record(
     reference: str,
     out: Path,
     now: str,
-) -> list[Change]:
+) -> list[PointsChange]:
     """Compare with what was published last, keep what is published now, write changes.csv; the changes of this time.
 
     `digests` has, by slug, the SHA-256 of the notebook; `reference` is the digest of what it was compared with. Who
@@ -64,7 +64,7 @@ def record(
     return new
 
 
-def told(changes: Sequence[Change]) -> list[str]:
+def told(changes: Sequence[PointsChange]) -> list[str]:
     """The lines to print: one for each learner whose total is another."""
     totals = [one for one in changes if one.question == TOTAL]
     if not totals:
@@ -88,23 +88,27 @@ def _published(result: Result, name: str, notebook: str, reference: str) -> dict
     }
 
 
-def _changes(before: Mapping[str, dict], after: Mapping[str, dict], later: set[str], now: str) -> Iterator[Change]:
+def _changes(
+    before: Mapping[str, dict], after: Mapping[str, dict], later: set[str], now: str
+) -> Iterator[PointsChange]:
     for slug, old in before.items():
         new = after.get(slug)
         if new is None:
             if slug not in later:
-                yield Change(now, old["learner"], TOTAL, old[TOTAL], "", GONE)
+                yield PointsChange(now, old["learner"], TOTAL, old[TOTAL], "", GONE)
             continue
         reasons = []
         for key in dict.fromkeys([*old["questions"], *new["questions"]]):
             points = old["questions"].get(key, ""), new["questions"].get(key, "")
             if points[0] != points[1]:
                 reasons.append(_why(key, old, new))
-                yield Change(now, new["learner"], key, *points, reasons[-1])
+                yield PointsChange(now, new["learner"], key, *points, reasons[-1])
         if old["late"] != new["late"]:
             reasons.append(new["late"] or IN_TIME)
         if old[TOTAL] != new[TOTAL]:
-            yield Change(now, new["learner"], TOTAL, old[TOTAL], new[TOTAL], "; ".join(dict.fromkeys(reasons)) or AGAIN)
+            yield PointsChange(
+                now, new["learner"], TOTAL, old[TOTAL], new[TOTAL], "; ".join(dict.fromkeys(reasons)) or AGAIN
+            )
 
 
 def _why(key: str, old: dict, new: dict) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..judging.results import ATTENTION, NOT_SUBMITTED, UNREADABLE, Question, Result
+from ..judging.results import ATTENTION, NOT_SUBMITTED, UNREADABLE, GradedQuestion, Result
 from ..text import page, plain, shortened
 from .gradebook import names, store
 from .late import final_score, lateness
@@ -52,11 +52,11 @@ OUTCOME_WORDS = {
 
 
 @dataclass(frozen=True)
-class Card:
+class QuestionCard:
     """One question as the page shows it: its number on the page, its standing, the outcome and advice in words."""
 
     number: int
-    question: Question
+    question: GradedQuestion
     standing: str
     sign: str
     outcome: str
@@ -104,7 +104,7 @@ def _values(result: Result, name: str, lab: str, title: str) -> dict[str, object
     }
 
 
-def _card(at: int, question: Question, mark: Mark | None) -> Card:
+def _card(at: int, question: GradedQuestion, mark: Mark | None) -> QuestionCard:
     outcome, advice = OUTCOME_WORDS.get(question.outcome, (question.outcome, ""))
     by_hand = mark is not None and mark.points is not None
     if by_hand:
@@ -113,7 +113,7 @@ def _card(at: int, question: Question, mark: Mark | None) -> Card:
     silent = question.outcome in ("passed", "not started") or (by_hand and question.outcome not in JUDGED)
     message = () if silent else message_lines(question.message)
     where = standing(question)
-    return Card(at, question, where, SIGNS[where], outcome, advice, message, mark)
+    return QuestionCard(at, question, where, SIGNS[where], outcome, advice, message, mark)
 
 
 def message_lines(message: str) -> tuple[tuple[str, str], ...]:
@@ -134,7 +134,7 @@ def _kind(line: str) -> str:
     return "expected" if _EXPECTED.match(line) else "yours" if _YOURS.match(line) else ""
 
 
-def standing(question: Question) -> str:
+def standing(question: GradedQuestion) -> str:
     """'full', 'part' or 'none' of the points, or 'open' where nothing was handed in for it."""
     if question.earned >= question.points and (question.points or question.passed):
         return FULL

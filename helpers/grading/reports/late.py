@@ -45,7 +45,7 @@ KEYS = (
 
 
 @dataclass(frozen=True)
-class Policy:
+class LatePolicy:
     """When work is due and what a day costs. `extensions` and `handed_in` are by what the file calls a learner."""
 
     due: datetime
@@ -61,7 +61,7 @@ class Policy:
     def percent(self, days: int) -> float:
         """What so many days begun take off, in per cent.
 
-        >>> Policy(datetime.now(UTC), percent_per_day=10, most_percent=25).percent(3)
+        >>> LatePolicy(datetime.now(UTC), percent_per_day=10, most_percent=25).percent(3)
         25
         """
         if days < 1:
@@ -98,7 +98,7 @@ def final_score(result: Result) -> float:
     return result.score - (found.taken if found else 0.0)
 
 
-def with_lateness(results: Sequence[Result], times: Mapping[str, datetime | str], policy: Policy) -> list[Result]:
+def with_lateness(results: Sequence[Result], times: Mapping[str, datetime | str], policy: LatePolicy) -> list[Result]:
     """`results`, each with its lateness. `times` has a slug's time of handing in, or the words why it is unknown.
 
     Who is not in `times` handed nothing in: there is nothing to deduct from, and nothing to say. WorkbookError for a
@@ -116,7 +116,7 @@ def with_lateness(results: Sequence[Result], times: Mapping[str, datetime | str]
     return rows
 
 
-def unplaced(policy: Policy, results: Sequence[Result]) -> list[str]:
+def unplaced(policy: LatePolicy, results: Sequence[Result]) -> list[str]:
     """A line for each name in the policy that nobody here has: a slip, or somebody who has not handed in."""
     people = [person(one) for one in results]
     strangers = [name for name in {**policy.extensions, **policy.handed_in} if not called(name, people)]
@@ -134,7 +134,7 @@ def person(result: Result) -> Person:
     return Person(result.learner, (result.number,), result.email)
 
 
-def _late(score: float, at: datetime | str, due: datetime, policy: Policy) -> Lateness:
+def _late(score: float, at: datetime | str, due: datetime, policy: LatePolicy) -> Lateness:
     if isinstance(at, str):
         return Lateness(note=f"{at}: nothing is deducted", is_known=False)
     local = due.astimezone(policy.zone)
@@ -164,7 +164,7 @@ def _by_slug(named: Mapping[str, datetime], results: Sequence[Result]) -> dict[s
     return found
 
 
-def read(path: Path) -> Policy:
+def read(path: Path) -> LatePolicy:
     """The policy at `path`. WorkbookError names the line and what is expected there."""
     text = ""
     try:
@@ -187,7 +187,7 @@ class _Reader:
     text: str
     found: dict[str, Any]
 
-    def policy(self) -> Policy:
+    def policy(self) -> LatePolicy:
         for key in self.found:
             if key not in KEYS:
                 self.refuse(key, f"unknown key {key!r}", ", ".join(KEYS))
@@ -195,7 +195,7 @@ class _Reader:
             self.refuse("percent_by_day", "percent_per_day stands there too", "one of the two")
         zone = self.zone()
         due = self.time("due", self.found.get("due"), zone)
-        return Policy(
+        return LatePolicy(
             due=due,
             grace=timedelta(minutes=self.number("grace_minutes", 0, 10_000)),
             percent_by_day=self.table(),

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ...catalog.errors import WorkbookError
-from ..judging.results import ATTENTION, GRADED, NOT_SUBMITTED, OUTCOMES, UNREADABLE, Question, Result
+from ..judging.results import ATTENTION, GRADED, NOT_SUBMITTED, OUTCOMES, UNREADABLE, GradedQuestion, Result
 from ..text import number, one_line, plain, points_text
 from .gradebook import guard_formula, names, unguarded, write_table
 
@@ -74,7 +74,7 @@ def write(results: Sequence[Result], out: Path, waiting: Sequence[Result] = ()) 
     write_table(path, COLUMNS, rows)
 
 
-def needs_a_person(result: Result, question: Question) -> bool:
+def needs_a_person(result: Result, question: GradedQuestion) -> bool:
     """True where the checks did not judge; where a reason for attention is of no one question, True for all."""
     unjudged = _unjudged(result)
     return question.key in unjudged or (result.status == ATTENTION and not unjudged)
@@ -101,7 +101,7 @@ def _marked(result: Result, filled: dict[str, ManualRow]) -> Result:
     )
 
 
-def _row(result: Result, question: Question, row: ManualRow | None) -> list[str]:
+def _row(result: Result, question: GradedQuestion, row: ManualRow | None) -> list[str]:
     mark = marks(result).get(question.key)
     earned = question.earned if mark is None else mark.before
     outcome = OUTCOMES.get(question.outcome, question.outcome)
@@ -136,7 +136,9 @@ def _by_spelling(results: Sequence[Result]) -> dict[str, str]:
     return bare | {guard_formula(name): slug for name, slug in shown.items()} | shown
 
 
-def _problem(row: ManualRow, question: Question | None, placed: Mapping[str, ManualRow]) -> tuple[str, str, str] | None:
+def _problem(
+    row: ManualRow, question: GradedQuestion | None, placed: Mapping[str, ManualRow]
+) -> tuple[str, str, str] | None:
     """What is wrong with a learner's row, what is expected, what to do; `placed` are that learner's rows above it."""
     if question is None:
         what = f"the lab has no question {row.question!r}"

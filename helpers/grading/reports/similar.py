@@ -45,7 +45,7 @@ Answers = Mapping[str, str]  # sources by grade id
 
 
 @dataclass(frozen=True)
-class Group:
+class SimilarGroup:
     """Learners (slugs) whose answers to one question are alike: the least likeness that joins them, runs, lines.
 
     `is_worked` says that theirs is like the worked lab's.
@@ -59,7 +59,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Pair:
+class SimilarPair:
     """Two learners (slugs) and the questions in which they are alike."""
 
     slugs: tuple[str, str]
@@ -70,8 +70,8 @@ class Pair:
 class Alike:
     """What is alike in a class, and each question's title."""
 
-    groups: tuple[Group, ...] = ()
-    pairs: tuple[Pair, ...] = ()
+    groups: tuple[SimilarGroup, ...] = ()
+    pairs: tuple[SimilarPair, ...] = ()
     titles: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -92,7 +92,7 @@ def write(results: Sequence[Result], out: Path, worked: NotebookNode, executed: 
     return Alike(tuple(found), tuple(pairs(found)), titles)
 
 
-def _row(group: Group, title: str, learners: Sequence[str]) -> list[str]:
+def _row(group: SimilarGroup, title: str, learners: Sequence[str]) -> list[str]:
     percent, worked = number(round(100 * group.likeness)), "yes" if group.is_worked else ""
     return [group.question, one_line(title, 200), percent, worked, number(len(learners)), "; ".join(learners)]
 
@@ -108,7 +108,7 @@ def _executed(path: Path) -> dict[str, str]:
     return {}
 
 
-def groups(classes: Mapping[str, Answers], worked: Answers, stubs: Answers) -> list[Group]:
+def groups(classes: Mapping[str, Answers], worked: Answers, stubs: Answers) -> list[SimilarGroup]:
     """Who is alike, by question, the largest likeness first. `classes` has each slug's answers by grade id.
 
     Of a question of the worked lab a group may have one learner: it is like the worked one.
@@ -122,14 +122,14 @@ def groups(classes: Mapping[str, Answers], worked: Answers, stubs: Answers) -> l
     return sorted(found, key=lambda one: (-one.likeness, -one.runs, one.question, one.slugs))
 
 
-def pairs(found: Iterable[Group]) -> list[Pair]:
+def pairs(found: Iterable[SimilarGroup]) -> list[SimilarPair]:
     """Two who are alike in several questions, the most first; nobody of a group with many, or like the worked lab."""
     shared: dict[tuple[str, str], list[str]] = {}
     for group in found:
         if len(group.slugs) <= PAIRS_UP_TO and not group.is_worked:
             for pair in combinations(sorted(group.slugs), 2):
                 shared.setdefault(pair, []).append(group.question)
-    several = [Pair(pair, tuple(sorted(questions))) for pair, questions in shared.items() if len(questions) > 1]
+    several = [SimilarPair(pair, tuple(sorted(questions))) for pair, questions in shared.items() if len(questions) > 1]
     return sorted(several, key=lambda one: (-len(one.questions), one.slugs))
 
 
@@ -188,7 +188,7 @@ class _Normal(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def _groups(question: str, by_slug: Mapping[str, Runs], worked: Runs) -> list[Group]:
+def _groups(question: str, by_slug: Mapping[str, Runs], worked: Runs) -> list[SimilarGroup]:
     by_runs: dict[Runs, list[str]] = {}
     for slug, own in by_slug.items():
         by_runs.setdefault(own, []).append(slug)
@@ -200,7 +200,7 @@ def _groups(question: str, by_slug: Mapping[str, Runs], worked: Runs) -> list[Gr
         is_worked = len(worked) >= LEAST_RUNS and near >= NEARLY
         if len(slugs) > 1 or is_worked:
             likeness = least if len(slugs) > 1 else near
-            found.append(Group(question, slugs, likeness, len(different[members[0]]), is_worked))
+            found.append(SimilarGroup(question, slugs, likeness, len(different[members[0]]), is_worked))
     return found
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 
-from ..judging.results import ATTENTION, NOT_SUBMITTED, OUTCOMES, UNREADABLE, Question, Result
+from ..judging.results import ATTENTION, NOT_SUBMITTED, OUTCOMES, UNREADABLE, GradedQuestion, Result
 from ..text import one_line, page
 from .feedback import FULL, SIGNS, STANDINGS, standing
 from .gradebook import names, store
@@ -91,7 +91,7 @@ def write(results: Sequence[Result], out: Path, manifest: Mapping[str, object], 
 
 def question_summaries(results: Sequence[Result]) -> list[QuestionSummary]:
     """One for each question that occurs, in order."""
-    by_key: dict[str, list[Question]] = {}
+    by_key: dict[str, list[GradedQuestion]] = {}
     for result in results:
         for question in result.questions:
             by_key.setdefault(question.key, []).append(question)
@@ -107,7 +107,7 @@ def alike(message: str) -> str:
     return _NUMBERS.sub("#", _NUMBER.sub("#", one_line(message, ERROR_CHARS)))
 
 
-def _summary(questions: Sequence[Question]) -> QuestionSummary:
+def _summary(questions: Sequence[GradedQuestion]) -> QuestionSummary:
     counted = Counter(standing(question) for question in questions)
     failed = [one for one in questions if one.outcome not in ("passed", "not started")]
     messages = [one.message or OUTCOMES.get(one.outcome, one.outcome) for one in failed]

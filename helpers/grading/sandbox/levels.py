@@ -26,7 +26,7 @@ NOBODY = 61184  # the first of the users without a name that Linux distributions
 
 
 @dataclass(frozen=True)
-class Level:
+class SandboxLevel:
     """'bubblewrap', or a weaker one and why no stronger one works here."""
 
     name: str
@@ -46,10 +46,10 @@ class Level:
         return f"{self.name} ({self.why})" if self.why else self.name
 
 
-BUBBLEWRAP = Level("bubblewrap")
+BUBBLEWRAP = SandboxLevel("bubblewrap")
 
 
-def best(trust_learners: bool = False) -> Level:
+def best(trust_learners: bool = False) -> SandboxLevel:
     """The strongest level that works here. WorkbookError when bubblewrap does not and the learners are not trusted.
 
     >>> best().name                                             # doctest: +SKIP
@@ -58,17 +58,17 @@ def best(trust_learners: bool = False) -> Level:
     reason = _fails(BUBBLEWRAP)
     if not reason:
         return BUBBLEWRAP
-    unfiltered = Level("bubblewrap without seccomp", reason)
+    unfiltered = SandboxLevel("bubblewrap without seccomp", reason)
     if not _fails(unfiltered):
         return unfiltered
     if trust_learners:
-        return Level("limits", f"bubblewrap: {reason}")
+        return SandboxLevel("limits", f"bubblewrap: {reason}")
     what = f"nothing on this machine can shut in learners' code\n  bubblewrap: {reason}"
     do = "apt install bubblewrap, or run with --trust-learners if you would run this code yourself"
     raise WorkbookError(what, "bubblewrap, and user namespaces within it", do)
 
 
-def command(level: Level, control: Path, module: str, options: Mapping[str, object]) -> list[str]:
+def command(level: SandboxLevel, control: Path, module: str, options: Mapping[str, object]) -> list[str]:
     """What starts `python -m module CONTROL OPTIONS` within the view of `level`."""
     outer = isolation.bubblewrap(control) if level.is_sandbox else []
     inside = isolation.CONTROL if level.is_sandbox else str(control)
@@ -78,13 +78,13 @@ def command(level: Level, control: Path, module: str, options: Mapping[str, obje
     return [*outer, sys.executable, "-m", module, inside, json.dumps(options)]
 
 
-def hand_over(folder: Path, level: Level) -> None:
+def hand_over(folder: Path, level: SandboxLevel) -> None:
     """As root, the folder becomes that of the user that the fork server runs as: in a sandbox another one."""
     if os.geteuid() == 0 and level.is_sandbox:
         os.chown(folder, NOBODY, NOBODY)
 
 
-def _fails(level: Level) -> str:
+def _fails(level: SandboxLevel) -> str:
     """Why a kernel cannot be shut in so, or '': it is done once, with a kernel that does nothing."""
     if not sys.platform.startswith("linux"):
         return "it needs Linux"

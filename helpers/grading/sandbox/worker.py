@@ -53,7 +53,7 @@ class Worker:
     """
 
     def __init__(
-        self, level: levels.Level, modules: Sequence[str], more: Sequence[str] = (), limits: Limits | None = None
+        self, level: levels.SandboxLevel, modules: Sequence[str], more: Sequence[str] = (), limits: Limits | None = None
     ) -> None:
         self.level, self.modules, self.more, self.limits = level, modules, more, limits or Limits()
         self.runs = 0

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from ...catalog.errors import require_name, require_whole
-from ...memory.allocator import MIB, Replay, Request, alloc, empty_cache, free, replay
+from ...memory.allocator import MIB, AllocationRequest, AllocatorReplay, alloc, empty_cache, free, replay
 from ...memory.breakdown import format_bytes
 from ...questions.parameter import Parameter, whole
 from ...questions.question import Question
@@ -27,9 +27,9 @@ class AllocationAnswer(CalculatorAnswer):
     """The allocator after some events: `ran` is the replay up to there, `full` that of the whole trace."""
 
     trace: ReadyTrace
-    ran: Replay
-    full: Replay
-    default: Replay  # of the whole trace with default settings
+    ran: AllocatorReplay
+    full: AllocatorReplay
+    default: AllocatorReplay  # of the whole trace with default settings
     grid: SegmentGrid
     trace_name: str
     settings: str
@@ -102,7 +102,7 @@ def allocation_answer(trace_name: str, settings: str = "default", step: int = 1)
 
 
 @lru_cache(maxsize=32)
-def _whole(trace_name: str, settings: str) -> tuple[Replay, SegmentGrid]:
+def _whole(trace_name: str, settings: str) -> tuple[AllocatorReplay, SegmentGrid]:
     """The whole trace, and the grid that holds all its stages. Only the text is a key, so the cache stays small."""
     chosen = trace(trace_name)
     full = replay(chosen.steps, settings, chosen.capacity_bytes)
@@ -110,7 +110,7 @@ def _whole(trace_name: str, settings: str) -> tuple[Replay, SegmentGrid]:
     return full, SegmentGrid.of(stages)
 
 
-def _lines(ran: Replay, capacity_bytes: int) -> Iterator[str]:
+def _lines(ran: AllocatorReplay, capacity_bytes: int) -> Iterator[str]:
     used, held = ran.allocated[-1], ran.reserved[-1]
     blocks = [block for segment in ran.segments for block in segment.blocks]
     hole = max((block.size_bytes for block in blocks if block.is_free), default=0)
@@ -146,7 +146,7 @@ def _longest(start: Values) -> int:
 class ReadyTrace:
     """A trace for a card of `capacity_bytes`; `watch` says what default settings make of it."""
 
-    steps: tuple[Request, ...]
+    steps: tuple[AllocationRequest, ...]
     watch: str
     capacity_bytes: int = 64 * MIB
 
@@ -156,11 +156,11 @@ def trace(name: str) -> ReadyTrace:
     return TRACES[require_name("trace", name, TRACES)]
 
 
-def _mib(name: str, size: float) -> Request:
+def _mib(name: str, size: float) -> AllocationRequest:
     return alloc(name, int(size * MIB))
 
 
-def _kv_cache() -> Iterator[Request]:
+def _kv_cache() -> Iterator[AllocationRequest]:
     """torch.cat makes the longer cache before the shorter one is freed."""
     for at, size in enumerate(range(12, 44, 4)):
         yield _mib(f"kv {at}", size)
@@ -168,7 +168,7 @@ def _kv_cache() -> Iterator[Request]:
             yield free(f"kv {at - 1}")
 
 
-def _training() -> Iterator[Request]:
+def _training() -> Iterator[AllocationRequest]:
     """Two steps of a two-layer model, the second with a longer sequence."""
     yield from (_mib("W1", 16), _mib("W2", 16))
     for step, tokens in (("", 1.0), ("'", 1.25)):
@@ -181,14 +181,14 @@ def _training() -> Iterator[Request]:
         yield from (_mib(f"update{step}", 32), free(f"update{step}"), free(f"dW1{step}"), free(f"dW2{step}"))
 
 
-def _equal_steps() -> Iterator[Request]:
+def _equal_steps() -> Iterator[AllocationRequest]:
     """The same three sizes twice: best fit starts from other holes the second time."""
     for step in ("", "'"):
         yield from (_mib(f"a{step}", 3), _mib(f"b{step}", 18), _mib(f"c{step}", 17))
         yield from (free(f"a{step}"), free(f"b{step}"), free(f"c{step}"))
 
 
-def _small() -> Iterator[Request]:
+def _small() -> Iterator[AllocationRequest]:
     yield from (alloc("step count", 8), alloc("norm", 5000), alloc("bias", 700 * 1024), alloc("bias 2", 700 * 1024))
     yield from (alloc("bias 3", 1000 * 1024), free("norm"), alloc("loss", 4), free("bias"), free("bias 2"))
     yield from (alloc("just small", MIB), alloc("just large", MIB + 1), empty_cache())

@@ -19,7 +19,7 @@ from ...questions.question import Question
 from ...techniques.attention import counts
 from ...techniques.attention.counts import Call
 from ...techniques.attention.masks import Causal, Full, Window
-from ..drawing.crossings import Times, crossings
+from ..drawing.crossings import TimeCurve, crossings
 from ..drawing.pictures import Card
 from ..units import percent, si, three_digits
 from .answers import CalculatorAnswer
@@ -180,7 +180,7 @@ class AttentionAnswer(CalculatorAnswer):
     @property
     def cards(self) -> tuple[Card, ...]:
         named = {"linear layers": "linear layers", "naive": "with the matrix", "tiled": "without"}
-        lines = [Times(named[name], tuple(line)) for name, line in self.curves.items()]
+        lines = [TimeCurve(named[name], tuple(line)) for name, line in self.curves.items()]
         crossed = {f"{named[name]}: {at[0]:,} tokens": at for name, at in self.breaks.items() if at}
         return (crossings(self.title, lines, crossed, self.asked_call.keys),)
 

@@ -16,7 +16,7 @@ from ...questions.parameter import Parameter, whole
 from ...questions.question import Question
 from ...questions.setups import Values
 from ...techniques import paging
-from ...techniques.paging import POLICIES, BlockMapFrame, EventKind, Hits, RequestTrace, Usage
+from ...techniques.paging import POLICIES, BlockMapFrame, Hits, ReplayEventKind, RequestTrace, Usage
 from ..drawing import block_maps
 from ..drawing.block_maps import share, slots
 from ..drawing.pictures import Card
@@ -225,30 +225,30 @@ def _held(frame: BlockMapFrame) -> Iterator[tuple[int, int]]:
 def _clauses(before: BlockMapFrame | None, now: BlockMapFrame) -> Iterator[str]:
     events, old = _events(now), before.tables if before else {}
     took = [name for name, table in now.tables.items() if name in old and len(table) > len(old[name])]
-    admitted = events.get(EventKind.ADMITTED, {})
+    admitted = events.get(ReplayEventKind.ADMITTED, {})
     found = {name: tokens for name, tokens in admitted.items() if tokens}
     plain = [name for name in admitted if name not in found]
-    if done := events.get(EventKind.DONE):
+    if done := events.get(ReplayEventKind.DONE):
         yield f"{requests(done)} finished"
     if found:
         whose = "their prompts" if len(found) > 1 else "its prompt"
         yield f"{requests(found)} {_was(found)} admitted, {sum(found.values())} tokens of {whose} found in the cache"
     if plain:
         yield f"{requests(plain)} {_was(plain)} admitted"
-    if preempted := events.get(EventKind.PREEMPTED):
+    if preempted := events.get(ReplayEventKind.PREEMPTED):
         yield f"{requests(preempted)} {_was(preempted)} preempted, blocks given back"
     if took:
         yield f"{requests(took)} took a block{' each' if len(took) > 1 else ''}"
-    elif now.lengths and not events.keys() - {EventKind.WAITS}:
+    elif now.lengths and not events.keys() - {ReplayEventKind.WAITS}:
         yield f"every running request put its token into {'a block' if now.tables else 'the region'} that it had"
-    if waits := events.get(EventKind.WAITS):
+    if waits := events.get(ReplayEventKind.WAITS):
         room = "enough blocks for its prompt are" if now.tables else "a region is"
         yield f"{requests(waits)} waits until {room} free"
 
 
-def _events(frame: BlockMapFrame) -> dict[EventKind, dict[int, int]]:
+def _events(frame: BlockMapFrame) -> dict[ReplayEventKind, dict[int, int]]:
     """What happened -> the requests that it happened to, with the tokens that were found for each."""
-    kinds: dict[EventKind, dict[int, int]] = {}
+    kinds: dict[ReplayEventKind, dict[int, int]] = {}
     for event in frame.events:
         kinds.setdefault(event.kind, {})[event.request] = event.found_tokens
     return kinds

@@ -14,7 +14,7 @@ from ...catalog.errors import WorkbookError, require_name
 from ...questions.parameter import CONFIG
 from ...questions.question import Question
 from ...questions.setups import Values
-from ..drawing.marks import Text
+from ..drawing.marks import TextMark
 from ..drawing.pictures import MARGIN, Card, png_of, svg_of
 from .answers import CalculatorAnswer
 from .theme import PANEL
@@ -196,7 +196,7 @@ class Calculator:
             _set(self.options[name][0], value) for name, value in self.start.items() if name in used and value != ""
         ]
         lines = [*_wrapped(f"Set: {', '.join(said)}."), *_wrapped(answer.sentence)]
-        marks = tuple(Text(MARGIN, 46 + 18 * at, line, 12.5) for at, line in enumerate(lines))
+        marks = tuple(TextMark(MARGIN, 46 + 18 * at, line, 12.5) for at, line in enumerate(lines))
         return Card(self._to_do, 56 + 18 * len(lines), marks)
 
     def __repr__(self) -> str:

@@ -17,7 +17,7 @@ from ...memory.step.decoders.linears import StepWidths
 from ...questions.parameters import ANY_CONFIG, GPU, MODEL, RESERVE, TRAINED, changed, trained_models
 from ...questions.question import Question
 from ..drawing.marks import FAINT, LINES
-from ..drawing.pareto import Measure, Point, bargain, unbeaten
+from ..drawing.pareto import Measure, ParetoPoint, bargain, unbeaten
 from ..drawing.pictures import Card
 from ..units import si
 from .answers import MemoryAnswer, mark, row
@@ -221,7 +221,7 @@ def _front_card(answer: CheckpointingAnswer) -> Card:
         chosen, on_front = policy is answer.chosen, policy in front
         colour = LINES[1] if chosen else LINES[0] if on_front else FAINT
         tooltip = f"{policy.policy}: {format_bytes(policy.peak_bytes)}, {policy.percent} FLOPs"
-        points.append(Point(policy.policy, *place, colour, chosen, chosen or on_front, tooltip))
+        points.append(ParetoPoint(policy.policy, *place, colour, chosen, chosen or on_front, tooltip))
     x = Measure("more FLOPs than without checkpointing", "{:g} %".format, from_zero=True)
     y = Measure("peak", f"{{:g}} {name}".format, from_zero=True)
     gpu, curve = answer.gpu, [places[policy] for policy in front]

@@ -12,7 +12,7 @@ from ...memory.fit.room import Room, Verdict
 from ...memory.serve.engines.llamacpp import LlamaCpp
 from ...memory.serve.engines.llamacpp_layers import (
     MARGIN_BYTES,
-    Placement,
+    LayerPlacement,
     fewest_cpu_experts,
     longest_context,
     most_layers,
@@ -90,7 +90,7 @@ class LlamaCppAnswer(MemoryAnswer):
 
     served: LlamaCpp
     count: int = 1
-    placed: tuple[Placement, ...] = ()
+    placed: tuple[LayerPlacement, ...] = ()
     longest: int = 0
 
     @property
@@ -132,7 +132,7 @@ class LlamaCppAnswer(MemoryAnswer):
         return self.room.verdict(self.parts.total) is Verdict.FITS
 
     @property
-    def whole(self) -> Placement | None:
+    def whole(self) -> LayerPlacement | None:
         """All layers on the cards, where they fit with llama.cpp's margin."""
         return next((one for one in self.placed if one.is_whole), None)
 
@@ -150,7 +150,7 @@ class LlamaCppAnswer(MemoryAnswer):
         yield row("logits", format_bytes(made.logit_bytes), text)
         yield from map(self._placed_line, self.placed)
 
-    def _placed_line(self, one: Placement) -> str:
+    def _placed_line(self, one: LayerPlacement) -> str:
         """The flags, what they leave on a card, and which layers those are."""
         layers = len(self.served.setup.model.layers)
         which = f"the output and the last {one.decoder_layers} of {layers} layers"
@@ -189,7 +189,7 @@ class LlamaCppAnswer(MemoryAnswer):
             yield f"What stays on the host is mapped from the file, and each token reads it there{of_experts}."
 
 
-def _placed_figures(one: Placement) -> dict[str, Any]:
+def _placed_figures(one: LayerPlacement) -> dict[str, Any]:
     return {
         "gpu_layers": one.gpu_layers,
         "cpu_moe": one.cpu_moe,

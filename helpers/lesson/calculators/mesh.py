@@ -17,8 +17,8 @@ from ...catalog.errors import WorkbookError, require_name
 from ...catalog.models import MODELS, model
 from ...memory.breakdown import format_bytes
 from ...memory.plan import Cards, Efficiency, Layout
-from ...memory.plan.step import StepTime, expert_sent_bytes, sent_bytes, step_time, tensor_sent_bytes
-from ...memory.plan.training import Engine, Job
+from ...memory.plan.step import StepSeconds, expert_sent_bytes, sent_bytes, step_time, tensor_sent_bytes
+from ...memory.plan.training import Job, StepEngine
 from ...memory.step.ranks.megatron import BF16, RECOMPUTED, MegatronBudget, MegatronSetup, is_known, most_experts, train
 from ...questions.parameter import Parameter, whole
 from ...questions.parameters import GPU, MICRO_BATCHES, MODEL, POWERS, RESERVE, SEQUENCES
@@ -57,7 +57,7 @@ class MeshAnswer(MemoryAnswer):
     schedule: str
     job: Job = field(repr=False)
     layout: Layout
-    time: StepTime
+    time: StepSeconds
 
     @property
     def ranks(self) -> int:
@@ -181,7 +181,7 @@ def mesh_answer(
 def layout_of(setup: MegatronSetup) -> Layout:
     """The planner's word for it."""
     return Layout(
-        Engine.MEGATRON,
+        StepEngine.MEGATRON,
         data=setup.data_parallel,
         tensor=setup.tensor_parallel,
         pipeline=setup.pipeline,

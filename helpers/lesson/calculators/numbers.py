@@ -15,17 +15,23 @@ from ...questions.parameter import Parameter, whole
 from ...questions.parameters import POWERS
 from ...questions.question import Question
 from ...questions.setups import Values
-from ..drawing.bits import BitRow, Grid, bit_rows, number_line
+from ..drawing.bits import BitRow, DrawnGrid, bit_rows, number_line
 from ..drawing.pictures import Card
 from ..units import plain, relative
 from .answers import CalculatorAnswer
 from .blocks import BLOCKS
 from .calculator import VALUE, Calculator
-from .stored import FORMATS, PLAIN, Outcome, Stored, json_number, stored_as
+from .stored import FORMATS, PLAIN, StoredOutcome, StoredValue, json_number, stored_as
 from .typed import typed_number
 
 LARGEST_RATIO = 2**40  # what a block's largest is of the value, at most
-LOST = (Outcome.TO_ZERO, Outcome.TO_INF, Outcome.TO_NAN, Outcome.SATURATES, Outcome.TO_LARGEST)
+LOST = (
+    StoredOutcome.TO_ZERO,
+    StoredOutcome.TO_INF,
+    StoredOutcome.TO_NAN,
+    StoredOutcome.SATURATES,
+    StoredOutcome.TO_LARGEST,
+)
 
 
 @dataclass(frozen=True)
@@ -39,14 +45,14 @@ class NumberAnswer(CalculatorAnswer):
     ratio: int
 
     @cached_property
-    def rows(self) -> tuple[Stored, ...]:
+    def rows(self) -> tuple[StoredValue, ...]:
         """Blocks are left out of infinities and NaN: what those do to a block, every implementation decides itself."""
         names = FORMATS if math.isfinite(self.given) else PLAIN
         largest = self.ratio * (abs(Fraction(self.given)) if math.isfinite(self.given) else Fraction(0))
         return tuple(stored_as(name, self.given, self.overflow, largest) for name in names)
 
     @property
-    def row(self) -> Stored | None:
+    def row(self) -> StoredValue | None:
         """Of the chosen format."""
         return next((row for row in self.rows if row.name == self.chosen), None)
 
@@ -54,7 +60,7 @@ class NumberAnswer(CalculatorAnswer):
     def title(self) -> str:
         if self.row is None:
             return f"{self.typed} in {self.chosen}: no standard says what becomes of the block"
-        lost = self.row.error is None or self.row.outcome is Outcome.TO_ZERO
+        lost = self.row.error is None or self.row.outcome is StoredOutcome.TO_ZERO
         error = "" if lost or not self.row.error else f", {relative(self.row.error)}"
         return f"{self.typed} in {self.chosen}: {plain(self.row.value)} ({self.row.happened}{error})"
 
@@ -127,7 +133,7 @@ def number_answer(
     return NumberAnswer(given, typed, format, overflow, block_largest)
 
 
-def _limits(stored: Stored) -> Iterator[str]:
+def _limits(stored: StoredValue) -> Iterator[str]:
     """The numbers beside it, and the ends of the format; a block's are those that its scale makes."""
     (below, above), fmt, factor = stored.neighbours, stored.fmt, stored.factor
     times = f" × {plain(float(factor))}" if factor != 1 else ""
@@ -145,26 +151,26 @@ def _row(name: str, value: str, text: str) -> str:
     return f"{name:<18}{value:>16}   {text}"
 
 
-def _explained(stored: Stored) -> Iterator[str]:
+def _explained(stored: StoredValue) -> Iterator[str]:
     """What happened, why, and what it costs."""
     below, above = map(plain, stored.neighbours)
     largest = plain(stored.numbers_around(math.inf)[0])
     outcome, value, name = stored.outcome, plain(stored.value), stored.name
     if stored.scale_bits:
         yield from BLOCKS[name].sentences(stored.factor)
-    if outcome is Outcome.TO_ZERO:
+    if outcome is StoredOutcome.TO_ZERO:
         smallest = plain(float(Fraction(stored.fmt.smallest_subnormal) * stored.factor))
         yield f"The smallest number above 0 is {smallest} here; half of it or less becomes 0."
-    elif outcome is Outcome.TO_LARGEST:
+    elif outcome is StoredOutcome.TO_LARGEST:
         yield f"{name} has no code for NaN; NVIDIA's conversions store its largest number, {value}."
-    elif outcome is Outcome.SATURATES:
+    elif outcome is StoredOutcome.SATURATES:
         yield f"It is past {largest}, the largest number of {name}, by half a step or more; {_why_cut(stored)}."
-    elif outcome in (Outcome.TO_INF, Outcome.TO_NAN):
-        missing = ", for there is no infinity" if outcome is Outcome.TO_NAN else ""
+    elif outcome in (StoredOutcome.TO_INF, StoredOutcome.TO_NAN):
+        missing = ", for there is no infinity" if outcome is StoredOutcome.TO_NAN else ""
         yield f"It is past {largest}, the largest number of {name}, by half a step or more: {value} is stored{missing}."
-    elif outcome in (Outcome.NAN, Outcome.INFINITE):
+    elif outcome in (StoredOutcome.NAN, StoredOutcome.INFINITE):
         yield f"{name} has a code for it, whose exponent bits are all ones."
-    elif outcome is Outcome.EXACT:
+    elif outcome is StoredOutcome.EXACT:
         yield f"{name} holds it exactly; the numbers beside it are {below} and {above}."
     elif math.isinf(stored.neighbours[stored.given > 0]):
         yield f"It is past {value}, the largest size in {name}, by less than half a step, and is rounded to it."
@@ -177,7 +183,7 @@ def _explained(stored: Stored) -> Iterator[str]:
         yield f"It is below the smallest normal number, where bits are missing in front: {left}."
 
 
-def _why_cut(stored: Stored) -> str:
+def _why_cut(stored: StoredValue) -> str:
     if stored.scale_bits:
         return "values of a block are clamped to it"
     return (
@@ -185,12 +191,12 @@ def _why_cut(stored: Stored) -> str:
     )
 
 
-def _bits_left(stored: Stored) -> int:
+def _bits_left(stored: StoredValue) -> int:
     """Significant bits of a subnormal number: from its first one on."""
     return len(stored.fmt.bits_of(stored.code)[2].lstrip("0"))
 
 
-def _is_tie(stored: Stored) -> bool:
+def _is_tie(stored: StoredValue) -> bool:
     below, above = stored.neighbours
     return (
         math.isfinite(below)
@@ -199,7 +205,7 @@ def _is_tie(stored: Stored) -> bool:
     )
 
 
-def _line(stored: Stored) -> Card | None:
+def _line(stored: StoredValue) -> Card | None:
     """The numbers of the format around the one that was given; None where it is no finite number."""
     if not math.isfinite(stored.given):
         return None
@@ -207,7 +213,9 @@ def _line(stored: Stored) -> Card | None:
     for side, number in enumerate(stored.neighbours):
         if math.isfinite(number):
             numbers.add(stored.numbers_around(number)[side])
-    grid = Grid(tuple(sorted(number for number in numbers if math.isfinite(number))), float(stored.given), stored.value)
+    grid = DrawnGrid(
+        tuple(sorted(number for number in numbers if math.isfinite(number))), float(stored.given), stored.value
+    )
     return number_line(f"The numbers of {stored.name} around it", grid)
 
 

@@ -26,7 +26,7 @@ _ROWS = ("tokens", "width")
 
 
 @dataclass(frozen=True)
-class Operator:
+class CountedOperator:
     """`work(format, **sizes)` counts it, `terms(bytes per value, **sizes)` tells FLOPs, reads and writes as sums.
 
     `matrix`: its FLOPs are matrix products, done at the device's rate for the format. The others compute in FP32 on
@@ -41,7 +41,7 @@ class Operator:
     cure: str = ""
 
 
-def operator(name: str) -> Operator:
+def operator(name: str) -> CountedOperator:
     """The operator called `name`; WorkbookError with the nearest match otherwise."""
     return OPERATORS[require_name("operator", name, OPERATORS)]
 
@@ -85,7 +85,7 @@ def _on_rows(
     read: str = "{rows} × {size} B",
     written: str = "{rows} × {size} B",
     formats: tuple[str, ...] = _STORED,
-) -> Operator:
+) -> CountedOperator:
     """An operator that reads rows and writes rows, each once: what helps is fewer bytes."""
 
     def terms(number: str, tokens: int, width: int) -> Terms:
@@ -94,7 +94,7 @@ def _on_rows(
         return counted, moved_in, moved_out
 
     cure = "What helps is fewer bytes: fuse it with its neighbours, or store fewer bits."
-    return Operator(_ROWS, formats, False, work, terms, cure)
+    return CountedOperator(_ROWS, formats, False, work, terms, cure)
 
 
 def _prefill(number: str, tokens: int, width: int, heads: int, kv_heads: int) -> Work:
@@ -131,7 +131,7 @@ _FEWER_HEADS = (
     "More sequences at once do not help, for each reads K and V of its own; fewer heads of K and V, or fewer bits, do."
 )
 DEFAULTS = {"tokens": 1, "width": 4096, "outputs": 14336, "context": 8192, "heads": 32, "kv_heads": 8}
-OPERATORS: dict[str, Operator] = {
+OPERATORS: dict[str, CountedOperator] = {
     "copy": _on_rows(
         lambda number, tokens, width: copy(tokens * width, number), "0, nothing is computed", formats=(*_STORED, *_FP8)
     ),
@@ -144,9 +144,9 @@ OPERATORS: dict[str, Operator] = {
     "softmax": _on_rows(
         lambda number, tokens, width: softmax(tokens, width, number), "5 × {rows}, on the ordinary cores, in FP32"
     ),
-    "linear": Operator((*_ROWS, "outputs"), (*_MATRIX, *_FP8), True, _linear, _linear_terms),
-    "attention-prefill": Operator((*_ROWS, "heads", "kv_heads"), _MATRIX, True, _prefill, _prefill_terms),
-    "attention-decode": Operator(
+    "linear": CountedOperator((*_ROWS, "outputs"), (*_MATRIX, *_FP8), True, _linear, _linear_terms),
+    "attention-prefill": CountedOperator((*_ROWS, "heads", "kv_heads"), _MATRIX, True, _prefill, _prefill_terms),
+    "attention-decode": CountedOperator(
         (*_ROWS, "context", "heads", "kv_heads"), _MATRIX, True, _decode, _decode_terms, _FEWER_HEADS
     ),
 }

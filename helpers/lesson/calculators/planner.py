@@ -21,7 +21,7 @@ from ...questions.parameters import GPU, MODEL
 from ...questions.planned import PLANNED_RUN
 from ...questions.question import Question
 from ..drawing.marks import FAINT, LINES
-from ..drawing.pareto import Measure, Point, bargain
+from ..drawing.pareto import Measure, ParetoPoint, bargain
 from ..drawing.pictures import Card
 from .answers import CalculatorAnswer, row
 from .calculator import Calculator
@@ -113,7 +113,7 @@ class PlannerAnswer(CalculatorAnswer):
     def cards(self) -> tuple[Card, ...]:
         chosen, named = self.plan, self._named()
         points = [
-            Point(
+            ParetoPoint(
                 f"{plan.ranks:,} cards" if plan in named else "",
                 _cost(plan),
                 _seconds(plan) / DAY,

@@ -20,7 +20,7 @@ from ..drawing.rooflines import chart
 from ..units import percent, si, three_digits
 from .answers import CalculatorAnswer
 from .calculator import Calculator
-from .operators import DEFAULTS, LARGEST, OPERATORS, SIZES, Operator, checked_sizes, operator
+from .operators import DEFAULTS, LARGEST, OPERATORS, SIZES, CountedOperator, checked_sizes, operator
 
 LAUNCH_SECONDS = 1e-6  # below it no kernel ends: CUDA takes microseconds to start one
 
@@ -137,7 +137,7 @@ def _rate_format(where: Device, op: str, number: str) -> str:
     raise WorkbookError(f"{where.title} has no rate for matrix products in {number}", expected, do)
 
 
-def _tokens_at_ridge(rule: Operator, roof: Roof, number: str, sizes: Mapping[str, int]) -> int | None:
+def _tokens_at_ridge(rule: CountedOperator, roof: Roof, number: str, sizes: Mapping[str, int]) -> int | None:
     """The fewest tokens at which compute is the limit. More tokens never lower an intensity, so halving finds it."""
 
     def past_ridge(tokens: int) -> bool:

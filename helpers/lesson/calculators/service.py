@@ -16,7 +16,7 @@ from ...techniques.scheduling.step_time import Roofline
 from ..drawing.loads import LoadPoint
 from ..units import three_digits
 from .kv_layers import RankCache
-from .serving_pool import Pool, attended, pool_of
+from .serving_pool import ServingPool, attended, pool_of
 from .workloads import Efficiencies, Workload
 
 READS, FLOPS, OVERHEAD = "memory reads", "FLOPs", "overhead"
@@ -36,7 +36,7 @@ class Service:
     tensor_parallel: int
     reserve_bytes: int
     free_share: float
-    pool: Pool
+    pool: ServingPool
     roof: Roofline
 
     @property
@@ -44,7 +44,7 @@ class Service:
         """Requests that are admitted at once: as many as the pool holds, and the policy runs."""
         return min(self.pool.users, self.policy.max_running)
 
-    def as_admitted(self, admission: str) -> Pool:
+    def as_admitted(self, admission: str) -> ServingPool:
         """The pool under the other admission."""
         policy, kept = replace(self.policy, admission=admission), (self.reserve_bytes, self.free_share)
         return pool_of(self.setup, self.gpu, self.workload, policy, self.tensor_parallel, *kept)

@@ -24,7 +24,7 @@ from ...questions.parameters import GPU, MODEL
 from ...questions.planned import PLANNED_SERVICE
 from ...questions.question import Question
 from ..drawing.marks import FAINT, LINES
-from ..drawing.pareto import Measure, Point, bargain
+from ..drawing.pareto import Measure, ParetoPoint, bargain
 from ..drawing.pictures import Card
 from .answers import CalculatorAnswer, row
 from .calculator import Calculator
@@ -142,7 +142,7 @@ class ServicePlannerAnswer(CalculatorAnswer):
         every = max(1, -(-len(plans) // MOST_NAMED))
         named = [*plans[::every], plans[-1], chosen]
         points = [
-            Point(
+            ParetoPoint(
                 f"{plan.ranks:,} {'card' if plan.ranks == 1 else 'cards'}" if plan in named else "",
                 _cost(plan),
                 1000 * _seconds(plan),

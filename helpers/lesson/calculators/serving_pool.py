@@ -20,7 +20,7 @@ FREE_SHARE, NOT_FREE_BYTES = nim.FREE_SHARE, nim.NOT_FREE_BYTES
 
 
 @dataclass(frozen=True)
-class Pool:
+class ServingPool:
     """Bytes on one rank. `request_tokens` are those that a request is reserved, or holds on average, in whole blocks.
 
     Of them `shared_tokens` are held once, for all requests.
@@ -46,7 +46,7 @@ def pool_of(
     ranks: int = 1,
     reserve_bytes: int = NOT_FREE_BYTES,
     free_share: float = FREE_SHARE,
-) -> Pool:
+) -> ServingPool:
     """`free_share` of what weights and reserve leave. WorkbookError if the weights do not fit, or not one request.
 
     Admission "to-the-end" takes blocks for the longest answer. "now" takes them as the answer grows: at any time the
@@ -65,7 +65,7 @@ def pool_of(
     shared_bytes = _growing_bytes(cache, shared)
     request_bytes = cache.total(tokens) - shared_bytes
     weights = gpu.capacity_bytes - reserve_bytes - free
-    pool = Pool(weights, int(free * free_share), tokens, shared, shared_bytes, request_bytes)
+    pool = ServingPool(weights, int(free * free_share), tokens, shared, shared_bytes, request_bytes)
     if not pool.users:
         what = f"one request of {tokens:,} tokens takes {format_bytes(request_bytes + shared_bytes)} of KV cache"
         expected = f"at most {format_bytes(pool.pool_bytes)}, the pool beside the weights on the {gpu.title}"

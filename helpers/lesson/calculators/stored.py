@@ -15,7 +15,7 @@ PLAIN = tuple(name for name in FLOAT_FORMATS if name != "e8m0")
 FORMATS = (*PLAIN, *BLOCKS)
 
 
-class Outcome(TextEnum):
+class StoredOutcome(TextEnum):
     """What becomes of a number in a format, in two words."""
 
     EXACT = "exact"
@@ -30,7 +30,7 @@ class Outcome(TextEnum):
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredValue:
     """What a format makes of `given`: a code, and what codes are multiplied by, which is 1 without a block's scale."""
 
     name: str
@@ -74,18 +74,18 @@ class Stored:
         return 0 < size < self.fmt.smallest_normal
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> StoredOutcome:
         if math.isnan(self.value):
-            return Outcome.NAN if math.isnan(self.given) else Outcome.TO_NAN
+            return StoredOutcome.NAN if math.isnan(self.given) else StoredOutcome.TO_NAN
         if math.isinf(self.value):
-            return Outcome.INFINITE if math.isinf(self.given) else Outcome.TO_INF
+            return StoredOutcome.INFINITE if math.isinf(self.given) else StoredOutcome.TO_INF
         if math.isnan(self.given):
-            return Outcome.TO_LARGEST
+            return StoredOutcome.TO_LARGEST
         if self.cut:
-            return Outcome.SATURATES
+            return StoredOutcome.SATURATES
         if self.given and not self.value:
-            return Outcome.TO_ZERO
-        return Outcome.EXACT if self.value == self.given else Outcome.ROUNDS
+            return StoredOutcome.TO_ZERO
+        return StoredOutcome.EXACT if self.value == self.given else StoredOutcome.ROUNDS
 
     @property
     def happened(self) -> str:
@@ -109,17 +109,19 @@ class Stored:
         return float(Fraction(number) * self.factor) if math.isfinite(number) else number
 
 
-def stored_as(name: str, given: Fraction | float, overflow: str = "ieee", largest: Fraction = Fraction(0)) -> Stored:
+def stored_as(
+    name: str, given: Fraction | float, overflow: str = "ieee", largest: Fraction = Fraction(0)
+) -> StoredValue:
     """`given` in the format `name`; in one with blocks, beside a value as large as `largest`, and cut to the format."""
     if name in BLOCKS:
         block = BLOCKS[name]
         scale_bits, factor = block.scale_of(largest)
         scaled = Fraction(given) / factor if factor else Fraction(0)
         code = block.element.encode(scaled, "saturate")
-        return Stored(name, given, code, block.element, factor, scale_bits, block.element.overflows(scaled))
+        return StoredValue(name, given, code, block.element, factor, scale_bits, block.element.overflows(scaled))
     fmt = FLOAT_FORMATS[name]
     code = fmt.encode(given, overflow)
-    return Stored(name, given, code, fmt, cut=fmt.overflows(given) and math.isfinite(fmt.decode(code)))
+    return StoredValue(name, given, code, fmt, cut=fmt.overflows(given) and math.isfinite(fmt.decode(code)))
 
 
 def json_number(number: float) -> float | str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil, floor, log10
 
-from .marks import FAINT, INK, At, Line, Mark, Text
+from .marks import FAINT, INK, At, Line, Mark, TextMark
 
 Ticks = Mapping[float, str]  # a number on the axis -> what is written at it
 # Of a log axis, from coarse to fine; the last has three in every stretch whose end is 1.8 times its start.
@@ -51,9 +51,9 @@ class Plane:
         for value, text in up.items():
             y = self.y.at(value)
             yield Line(((left - 4, y), (left, y)), kind="axis")
-            yield Text(left - 8, y + 4, text, 11, FAINT, "end")
+            yield TextMark(left - 8, y + 4, text, 11, FAINT, "end")
         if up_words:
-            yield Text(16, top - 9, up_words, 11, FAINT)
+            yield TextMark(16, top - 9, up_words, 11, FAINT)
         yield from bottom(self.x, self.y.start, across, words)
 
 
@@ -63,8 +63,8 @@ def bottom(axis: Axis, y: float, ticks: Ticks, words: str) -> Iterator[Mark]:
     for value, text in ticks.items():
         x = axis.at(value)
         yield Line(((x, y), (x, y + 4)), kind="axis")
-        yield Text(x, y + 17, text, 11, FAINT, "middle")
-    yield Text((axis.start + axis.end) / 2, y + 35, words, 12, INK, "middle")
+        yield TextMark(x, y + 17, text, 11, FAINT, "middle")
+    yield TextMark((axis.start + axis.end) / 2, y + 35, words, 12, INK, "middle")
 
 
 def round_ticks(low: float, high: float, most: int = 6) -> list[float]:

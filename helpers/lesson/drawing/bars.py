@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ...memory.breakdown import PARTS, format_bytes
 from ..units import axis_unit
-from .marks import INK, ON_A_CARD, ON_COLOUR, WEIGHTS, Box, Line, Mark, Text, colour_of, label, legend, text_width
+from .marks import INK, ON_A_CARD, ON_COLOUR, WEIGHTS, Box, Line, Mark, TextMark, colour_of, label, legend, text_width
 from .pictures import MARGIN, WIDTH, Card
 from .words import listed, of_parts
 
@@ -60,18 +60,18 @@ def stacked_bars(
         numbers += _numbers(parts, px, left, top + bar / 2 + 4.5, unit, [x for _, x in lines])
         if not alone:
             bold = bool(marked) and name == marked
-            numbers.append(Text(left - 10, top + 16, name, SIZE, anchor="end", bold=bold))
+            numbers.append(TextMark(left - 10, top + 16, name, SIZE, anchor="end", bold=bold))
             beside = _clear_of(
                 [x for _, x in lines], left + total * px + 6, text_width(format_bytes(total), SIZE, bold)
             )
-            numbers.append(Text(beside, top + 16, format_bytes(total), SIZE, bold=bold, halo=True))
+            numbers.append(TextMark(beside, top + 16, format_bytes(total), SIZE, bold=bold, halo=True))
     rows_of_names = _rows_of_names(lines)
     for (text, x), at in zip(lines, rows_of_names, strict=True):
         body += _capacity(text, x, foot, at, _is_left(text, x, lines))
     sized = pairs[0][1] if alone else dict(pairs).get(marked, {})
     below = foot + (46 + 15 * max(rows_of_names, default=0) if lines or alone else 34)
     key = legend(_entries([parts for _, parts in pairs], sized), MARGIN, below, WIDTH - MARGIN)
-    last = max((mark.y for mark in key if isinstance(mark, Text)), default=below)
+    last = max((mark.y for mark in key if isinstance(mark, TextMark)), default=below)
     words = _words(pairs, capacities or {})
     return Card(title, last + (32 if last == below and alone else 16), (*body, *numbers, *key), words)
 
@@ -108,7 +108,7 @@ def _numbers(parts: Parts, px: float, left: float, y: float, unit: int, lines: S
         if line := next((line for line in lines if abs(line - middle) < half), None):
             middle = line - half if line - 2 * half > x else line + half
         if x < middle - half and middle + half < x + width:
-            yield Text(middle, y, size, SIZE, "#ffffff" if part in DARK else ON_COLOUR, "middle")
+            yield TextMark(middle, y, size, SIZE, "#ffffff" if part in DARK else ON_COLOUR, "middle")
 
 
 def _placed(parts: Parts, px: float, left: float) -> Iterator[tuple[str, float, float]]:
@@ -119,7 +119,7 @@ def _placed(parts: Parts, px: float, left: float) -> Iterator[tuple[str, float, 
 
 def _capacity(text: str, x: float, foot: float, row: int, is_left: bool) -> Iterator[Mark]:
     yield Line(((x, TOP - 8), (x, foot + 8)), INK, 2, "5 3", kind="capacity")
-    yield Text(x - 6 if is_left else x + 6, foot + 20 + 15 * row, text, 12, INK, "end" if is_left else "start")
+    yield TextMark(x - 6 if is_left else x + 6, foot + 20 + 15 * row, text, 12, INK, "end" if is_left else "start")
 
 
 def _is_left(text: str, x: float, lines: Sequence[tuple[str, float]]) -> bool:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from ..units import plain
 from .axes import Axis
-from .marks import FAINT, INK, LINES, ON_COLOUR, Box, Dot, Line, Mark, Text, legend, text_width
+from .marks import FAINT, INK, LINES, ON_COLOUR, Box, Dot, Line, Mark, TextMark, legend, text_width
 from .pictures import MARGIN, WIDTH, Card
 from .words import listed
 
@@ -30,7 +30,7 @@ class BitRow:
 
 
 @dataclass(frozen=True)
-class Grid:
+class DrawnGrid:
     """Numbers of a format in order, the value that was given, and the one of them that is stored for it."""
 
     numbers: tuple[float, ...]
@@ -42,7 +42,7 @@ def bit_rows(title: str, rows: Sequence[BitRow], marked: str) -> Card:
     """One row per format: its bits as boxes, the stored value, the error, what happened. `marked` is a bold row."""
     marks: list[Mark] = []
     heads = ((LEFT, "bits", "start"), (STORED, "stored", "end"), (ERROR, "error", "end"), (HAPPENED, "", "start"))
-    marks += [Text(x, TOP - 10, text, 11, FAINT, anchor) for x, text, anchor in heads if text]  # type: ignore[arg-type]
+    marks += [TextMark(x, TOP - 10, text, 11, FAINT, anchor) for x, text, anchor in heads if text]  # type: ignore[arg-type]
     for at, row in enumerate(rows):
         marks += _row(row, TOP + ROW * at, row.name == marked)
     below = TOP + ROW * len(rows) + 18
@@ -56,17 +56,17 @@ def bit_rows(title: str, rows: Sequence[BitRow], marked: str) -> Card:
 
 def _row(row: BitRow, y: float, bold: bool) -> Iterator[Mark]:
     base = y + 14
-    yield Text(LEFT - 10, base, row.name, SIZE, INK, "end", bold)
+    yield TextMark(LEFT - 10, base, row.name, SIZE, INK, "end", bold)
     x = float(LEFT)
     for what, bits in row.bits:
         for bit in bits:
             yield Box(x, y, BIT, 19, KINDS[what], kind="bit", part=what, tooltip=f"{row.name}: {what} {bits}")
-            yield Text(x + BIT / 2, base, bit, 10.5, ON_COLOUR, "middle")
+            yield TextMark(x + BIT / 2, base, bit, 10.5, ON_COLOUR, "middle")
             x += BIT
         x += 8 if what == "scale" else 3
-    yield Text(STORED, base, row.stored, SIZE, INK, "end", bold)
-    yield Text(ERROR, base, row.error, SIZE, INK, "end", bold)
-    yield Text(HAPPENED, base, row.happened, SIZE, INK, bold=bold)
+    yield TextMark(STORED, base, row.stored, SIZE, INK, "end", bold)
+    yield TextMark(ERROR, base, row.error, SIZE, INK, "end", bold)
+    yield TextMark(HAPPENED, base, row.happened, SIZE, INK, bold=bold)
 
 
 def _words(rows: Sequence[BitRow]) -> str:
@@ -74,7 +74,7 @@ def _words(rows: Sequence[BitRow]) -> str:
     return f"Bits as boxes: sign, exponent, mantissa. {listed(each)}."
 
 
-def number_line(title: str, grid: Grid) -> Card:
+def number_line(title: str, grid: DrawnGrid) -> Card:
     """The format's numbers as ticks on a line, the given value as a ring over it, and an arrow to what is stored.
 
     A value beyond the last number stands at the edge of the picture.
@@ -88,13 +88,13 @@ def number_line(title: str, grid: Grid) -> Card:
         stored = number == grid.stored
         x = axis.at(number)
         marks.append(Line(((x, foot - 7), (x, foot + 7)), INK if stored else FAINT, 3 if stored else 1, kind="number"))
-        marks.append(Text(x, foot + 22, plain(number), SIZE, INK if stored else FAINT, "middle", stored))
+        marks.append(TextMark(x, foot + 22, plain(number), SIZE, INK if stored else FAINT, "middle", stored))
     x = axis.at(inside)
     if grid.stored in numbers:
         marks.append(Line(((x, foot - 16), (axis.at(grid.stored), foot - 3)), LINES[1], 1.5, kind="rounding"))
     marks.append(Dot(x, foot - 20, LINES[1], LINES[1], 4, kind="given"))
     words = f"{plain(grid.given)} was given"
     half = text_width(words, SIZE) / 2
-    marks.append(Text(min(max(x, MARGIN + half), WIDTH - MARGIN - half), foot - 30, words, SIZE, INK, "middle"))
+    marks.append(TextMark(min(max(x, MARGIN + half), WIDTH - MARGIN - half), foot - 30, words, SIZE, INK, "middle"))
     told = f"Numbers on a line: {listed(map(plain, numbers))}. {words}, {plain(grid.stored)} is stored."
     return Card(title, foot + 36, tuple(marks), told)

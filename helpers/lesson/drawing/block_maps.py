@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import ceil, log2
 
 from ...techniques.paging import BlockCell, BlockMapFrame
-from .marks import CARD, FAINT, INK, LINES, ON_COLOUR, Box, Mark, Pattern, Text
+from .marks import CARD, FAINT, INK, LINES, ON_COLOUR, Box, Mark, Pattern, TextMark
 from .pictures import Card
 from .segments import HOLE
 
@@ -57,8 +57,8 @@ def block_map(title: str, frame: BlockMapFrame, new: Collection[int] = ()) -> Ca
     size += "; thick edge: new to a request" * bool(new) + "; ×n: shared by n" * bool(frame.shared)
     beside = "block tables" if frame.tables else "regions, in blocks"
     head = (
-        Text(LEFT, TOP - 10, f"the pool: {size}", colour=FAINT),
-        Text(TABLES, TOP - 10, f"{beside}, and tokens" if frame.lengths else "nobody runs", colour=FAINT),
+        TextMark(LEFT, TOP - 10, f"the pool: {size}", colour=FAINT),
+        TextMark(TABLES, TOP - 10, f"{beside}, and tokens" if frame.lengths else "nobody runs", colour=FAINT),
     )
     body = (*head, *_grid(frame, new), *_tables(frame), *_bar(frame), *_queue(frame.waiting))
     return Card(title, HEIGHT, body, _words(frame, size))
@@ -99,7 +99,7 @@ def _cell(cell: BlockCell, size: int, place: Box, new: bool) -> Iterator[Mark]:
     words = f"×{len(cell.owners)}" if cell.shared else str(cell.owners[0])
     if width >= 7 * len(words) + 2 and height >= 11:
         ink = "#ffffff" if cell.shared else ON_COLOUR
-        yield Text(x + width / 2, y + height / 2 + 3.6, words, 10.5, ink, "middle", halo=not cell.shared)
+        yield TextMark(x + width / 2, y + height / 2 + 3.6, words, 10.5, ink, "middle", halo=not cell.shared)
 
 
 def _state(cell: BlockCell) -> str:
@@ -119,9 +119,9 @@ def _tables(frame: BlockMapFrame) -> Iterator[Mark]:
     for at, (request, blocks) in enumerate(rows):
         y = TOP + at * ROW + 11
         yield Box(TABLES, y - 9, 11, 10, *look(request), edge=look(request)[0])
-        yield Text(TABLES + 34, y, str(request), anchor="end", bold=True)
-        yield Text(TABLES + 44, y, blocks)
-        yield Text(RIGHT, y, f"{frame.lengths[request]:,}", anchor="end", colour=FAINT)
+        yield TextMark(TABLES + 34, y, str(request), anchor="end", bold=True)
+        yield TextMark(TABLES + 44, y, blocks)
+        yield TextMark(RIGHT, y, f"{frame.lengths[request]:,}", anchor="end", colour=FAINT)
 
 
 def _blocks_of(frame: BlockMapFrame, request: int) -> str:
@@ -164,9 +164,9 @@ def _bar(frame: BlockMapFrame) -> Iterator[Mark]:
         words, style = PARTS[name]
         yield Box(x, BAR, size * scale, 18, *style, kind=f"part {name}", tooltip=f"{words}: {size:,} tokens")
         yield Box(beside, LEGEND - 9, 10, 10, *style)
-        yield Text(beside + 15, LEGEND, f"{words} {size:,}")
+        yield TextMark(beside + 15, LEGEND, f"{words} {size:,}")
         x, beside = x + size * scale, beside + 29 + 6.0 * len(f"{words} {size:,}")
-    yield Text(RIGHT, QUEUE, f"waste {share(frame.waste)}", 13, anchor="end", bold=True)
+    yield TextMark(RIGHT, QUEUE, f"waste {share(frame.waste)}", 13, anchor="end", bold=True)
 
 
 def share(part: float) -> str:
@@ -180,4 +180,4 @@ def share(part: float) -> str:
 def _queue(waiting: Sequence[int], most: int = 20) -> Iterator[Mark]:
     more = f" and {len(waiting) - most} more" if len(waiting) > most else ""
     words = f"waiting: {' '.join(map(str, waiting[:most]))}{more}" if waiting else "nobody waits"
-    yield Text(LEFT, QUEUE, words)
+    yield TextMark(LEFT, QUEUE, words)

@@ -8,7 +8,7 @@ from math import ceil, floor, log2
 
 from ..units import short_bytes
 from .axes import Axis, Plane
-from .marks import CARD, FAINT, INK, LINES, Dot, Line, Mark, Text
+from .marks import CARD, FAINT, INK, LINES, Dot, Line, Mark, TextMark
 from .pictures import Card
 from .words import of_curve, over
 
@@ -67,7 +67,7 @@ def _room(plane: Plane, room_bytes: int | None) -> Iterator[Mark]:
         return
     yield plane.level(room_bytes, kind="room")
     words = f"room beside the weights: {short_bytes(room_bytes)}"
-    yield Text(LEFT + 6, plane.y.at(room_bytes) - 5, words, 11, halo=True)
+    yield TextMark(LEFT + 6, plane.y.at(room_bytes) - 5, words, 11, halo=True)
 
 
 def names_at_ends(ends: Sequence[tuple[float, str, str]], foot: float = FOOT) -> Iterator[Mark]:
@@ -78,4 +78,4 @@ def names_at_ends(ends: Sequence[tuple[float, str, str]], foot: float = FOOT) ->
         spots.append(max(y, spots[-1] + NAME_HEIGHT) if spots else y)
     lift = max(0.0, spots[-1] - foot)
     for (_, name, colour), y in zip(sorted(ends), spots, strict=True):
-        yield Text(RIGHT + 8, y - lift + 4, name, 12, colour, bold=True)
+        yield TextMark(RIGHT + 8, y - lift + 4, name, 12, colour, bold=True)

@@ -10,7 +10,7 @@ from ..units import si
 from .axes import Axis, Plane
 from .contexts import LEFT, RIGHT, names_at_ends
 from .labels import Bounds, Labels
-from .marks import CARD, FAINT, INK, LINES, Dot, Line, Mark, Text
+from .marks import CARD, FAINT, INK, LINES, Dot, Line, Mark, TextMark
 from .pictures import Card
 from .words import of_curve, over
 
@@ -18,14 +18,14 @@ HEIGHT, TOP, FOOT = 330, 58, 286
 
 
 @dataclass(frozen=True)
-class Times:
+class TimeCurve:
     """(tokens, seconds) in order, under one name."""
 
     name: str
     points: tuple[tuple[int, float], ...]
 
 
-def crossings(title: str, times: Sequence[Times], crossed: Mapping[str, tuple[int, float]], here: int) -> Card:
+def crossings(title: str, times: Sequence[TimeCurve], crossed: Mapping[str, tuple[int, float]], here: int) -> Card:
     """One line per name, the first of them dashed: what the others are compared with.
 
     `crossed` is where a line meets the first, a ring with its text; `here` is a length that is marked across.
@@ -63,10 +63,10 @@ def _axes(plane: Plane) -> Iterator[Mark]:
 def _here(plane: Plane, tokens: int) -> Iterator[Mark]:
     x = plane.x.at(tokens)
     yield Line(((x, plane.y.start), (x, plane.y.end)), FAINT, 1, "2 3", kind="here")
-    yield Text(x, plane.y.end - 6, f"{tokens:,} tokens", 11, FAINT, "middle")
+    yield TextMark(x, plane.y.end - 6, f"{tokens:,} tokens", 11, FAINT, "middle")
 
 
-def _words(times: Sequence[Times], crossed: Mapping[str, tuple[int, float]], here: int) -> str:
+def _words(times: Sequence[TimeCurve], crossed: Mapping[str, tuple[int, float]], here: int) -> str:
     lines = []
     for line in times:
         tokens, seconds = zip(*line.points, strict=True)

@@ -10,7 +10,7 @@ from ...catalog.devices import Device
 from ...catalog.devices import device as device_of
 from ...memory.breakdown import format_bytes
 from ..units import si
-from .marks import FAINT, INK, LINES, Box, Line, Mark, Text
+from .marks import FAINT, INK, LINES, Box, Line, Mark, TextMark
 from .pictures import MARGIN, WIDTH, Card
 
 TOP, BAR, ROW = 72, 34, 55  # where the first box begins, the height of one, from one to the next
@@ -57,7 +57,7 @@ def hierarchy(title: str, device: str | Device, why: str = "") -> Card:
     said = "Above: the arithmetic. Right: how fast each level is read. Widths are not to scale."
     pairs = zip([None, *levels], levels, strict=False)
     rows = (mark for at, (above, level) in enumerate(pairs) for mark in _row(level, TOP + at * ROW, above))
-    body = (Text(MARGIN, 44, named, 12, FAINT), Text(MARGIN, 60, said, 12, FAINT), *rows)
+    body = (TextMark(MARGIN, 44, named, 12, FAINT), TextMark(MARGIN, 60, said, 12, FAINT), *rows)
     words = f"Boxes of the {named}, nearest to the arithmetic first: {'; '.join(one.words for one in levels)}."
     return Card(title, TOP + len(levels) * ROW + 8, body, words)
 
@@ -89,11 +89,11 @@ def _row(level: Level, y: float, above: Level | None) -> Iterator[Mark]:
     if above:
         yield Line(((MIDDLE, y - ROW + BAR), (MIDDLE, y)), FAINT, 2)
         if above.bytes_per_s and level.bytes_per_s:
-            yield Text(MIDDLE + 8, y - 6.5, f"÷ {above.bytes_per_s / level.bytes_per_s:.0f}", 12, INK, bold=True)
+            yield TextMark(MIDDLE + 8, y - 6.5, f"÷ {above.bytes_per_s / level.bytes_per_s:.0f}", 12, INK, bold=True)
     yield Box(left, y, width, BAR, colour, edge=FAINT, dashed=not level.size_bytes, kind="level", tooltip=level.words)
-    yield Text(MIDDLE, middle, f"{level.name}  {size}".strip(), 12.5, ink, "middle")
+    yield TextMark(MIDDLE, middle, f"{level.name}  {size}".strip(), 12.5, ink, "middle")
     known = level.bytes_per_s is not None
-    yield Text(WIDTH - MARGIN, middle, level.speed, 13, INK if known else FAINT, "end", bold=known)
+    yield TextMark(WIDTH - MARGIN, middle, level.speed, 13, INK if known else FAINT, "end", bold=known)
 
 
 def _width(size_bytes: int | None) -> float:

@@ -7,7 +7,7 @@ from itertools import pairwise, product
 from math import atan2, cos, degrees, dist, hypot, sin
 from typing import NamedTuple
 
-from .marks import INK, Anchor, At, Line, Mark, Text, text_width
+from .marks import INK, Anchor, At, Line, Mark, TextMark, text_width
 
 # Where a name is tried, in px right of and above its mark: beside it first, then farther and farther below or above,
 # at the end of a thin line.
@@ -49,7 +49,7 @@ class Labels:
         self._boxes.append(box)
         self._text.append(box)
 
-    def along(self, start: At, end: At, text: str, colour: str, size: float = 13) -> Text:
+    def along(self, start: At, end: At, text: str, colour: str, size: float = 13) -> TextMark:
         """`text` above a line: turned with a slope, right of its middle; at the far end of a level one."""
         (x0, y0), (x1, y1) = start, end
         angle, level = atan2(y1 - y0, x1 - x0), abs(y1 - y0) < 1
@@ -60,7 +60,7 @@ class Labels:
         for step in range(9):  # a turned box is avoided as squares along it
             along = first + (last - first) * step / 8
             self.avoid_box(_text_box(x + along * cos(angle), y + along * sin(angle), size, size, 0.5))
-        return Text(x, y, text, size, colour, "end" if level else "middle", bold=True, angle=degrees(angle))
+        return TextMark(x, y, text, size, colour, "end" if level else "middle", bold=True, angle=degrees(angle))
 
     def place(
         self, at: At, text: str, colour: str = INK, size: float = 12.5, spots: Sequence[tuple[int, int]] = (*NEAR, *FAR)
@@ -81,7 +81,7 @@ class Labels:
             self._lines.append(leader)
             yield Line(leader, colour, 0.8)
         anchor: Anchor = "start" if best[0] > 0 else "end"
-        yield Text(at[0] + best[0], at[1] - best[1] + 0.35 * size, text, size, colour, anchor)
+        yield TextMark(at[0] + best[0], at[1] - best[1] + 0.35 * size, text, size, colour, anchor)
 
     def _box(self, at: At, spot: tuple[int, int], width: float, size: float) -> Bounds:
         x, y = at[0] + spot[0], at[1] - spot[1] + 0.35 * size

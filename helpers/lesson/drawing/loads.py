@@ -9,7 +9,7 @@ from math import ceil, floor, log2, log10
 from ..units import si, three_digits
 from .axes import Axis, Plane, round_ticks
 from .contexts import LEFT, RIGHT, names_at_ends
-from .marks import CARD, FAINT, INK, LINES, Dot, Line, Mark, Text
+from .marks import CARD, FAINT, INK, LINES, Dot, Line, Mark, TextMark
 from .pictures import Card
 from .words import of_curve, over
 
@@ -65,9 +65,9 @@ def _verticals(across: Axis, here: int, saturation: int) -> Iterator[Mark]:
     yield _centred(across.at(here), BELOW - 9, f"{here:,} client{'s' * (here > 1)}", FAINT)
 
 
-def _centred(x: float, y: float, text: str, colour: str) -> Text:
+def _centred(x: float, y: float, text: str, colour: str) -> TextMark:
     """Within the axes; what stands at the left of them is the axis' own name."""
-    return Text(min(max(x, LEFT + 140), RIGHT), y, text, 11.5, colour, "middle")
+    return TextMark(min(max(x, LEFT + 140), RIGHT), y, text, 11.5, colour, "middle")
 
 
 def _panel(

@@ -71,7 +71,7 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Text:
+class TextMark:
     """A line of text; `y` is its base line, `angle` turns it clockwise. With `halo` it can be read on any box."""
 
     x: float
@@ -121,7 +121,7 @@ class Dot:
     tooltip: str = ""
 
 
-Mark = Box | Text | Line | Area | Dot
+Mark = Box | TextMark | Line | Area | Dot
 
 _LETTERS = {0.34: "iljI.,:;|'!()[] ", 0.42: "ftr/-", 0.7: "ABCDEFGHKLNOPQRSTUVXYZ&+×→←", 0.9: "mwMW%…"}
 _WIDTHS = {letter: width for width, letters in _LETTERS.items() for letter in letters}  # of the size; the rest: 0.6
@@ -145,6 +145,9 @@ def legend(entries: Iterable[tuple[Box, str]], x: float, y: float, right: float,
         width = text_width(text, size)
         if x + 14 + width > right and x > left:
             x, y = left, y + 20
-        marks += [Box(x, y - 10, 10, 10, style.fill, style.pattern, style.ink, style.edge), Text(x + 15, y, text, size)]
+        marks += [
+            Box(x, y - 10, 10, 10, style.fill, style.pattern, style.ink, style.edge),
+            TextMark(x + 15, y, text, size),
+        ]
         x += 31 + width
     return marks

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from .axes import Axis, Plane, Ticks, log_ticks, round_ticks
 from .labels import Bounds, Labels
-from .marks import CARD, FAINT, INK, LINES, At, Dot, Line, Mark, Text, text_width
+from .marks import CARD, FAINT, INK, LINES, At, Dot, Line, Mark, TextMark, text_width
 from .pictures import WIDTH, Card
 from .words import listed
 
@@ -17,7 +17,7 @@ MB = 1e6
 
 
 @dataclass(frozen=True)
-class Point:
+class ParetoPoint:
     """A choice and what it costs of two things. `important` ones get the better places for their names."""
 
     name: str
@@ -93,7 +93,7 @@ def trade(
 
 def bargain(
     title: str,
-    points: Sequence[Point],
+    points: Sequence[ParetoPoint],
     x: Measure,
     y: Measure,
     curve: Sequence[At] = (),
@@ -123,7 +123,7 @@ def bargain(
 
 
 def _words(
-    points: Sequence[Point], x: Measure, y: Measure, curve: Sequence[At], limit: tuple[float, str] | None
+    points: Sequence[ParetoPoint], x: Measure, y: Measure, curve: Sequence[At], limit: tuple[float, str] | None
 ) -> str:
     """Each point by its two numbers, and where the line of the best begins and ends."""
     named = (f"{point.name} at {point.x:,.4g} and {point.y:,.4g}" for point in sorted(points, key=lambda one: one.x))
@@ -133,12 +133,12 @@ def _words(
     return f"Points by {x.words} and {y.words}, less of both is better: {listed(named, 24)}.{front}{edge}"
 
 
-def _dots_of(points: Mapping[str, tuple[float, float]], best: Sequence[str]) -> list[Point]:
+def _dots_of(points: Mapping[str, tuple[float, float]], best: Sequence[str]) -> list[ParetoPoint]:
     """The best in blue and full, the others in grey and hollow; where none is best, each in a colour of its own."""
     if best:
         inks = {True: LINES[0], False: FAINT}
-        return [Point(name, *at, inks[name in best], name in best, name in best) for name, at in points.items()]
-    return [Point(name, *at, LINES[number % len(LINES)]) for number, (name, at) in enumerate(points.items())]
+        return [ParetoPoint(name, *at, inks[name in best], name in best, name in best) for name, at in points.items()]
+    return [ParetoPoint(name, *at, LINES[number % len(LINES)]) for number, (name, at) in enumerate(points.items())]
 
 
 def _stepped(curve: Sequence[At]) -> Iterator[At]:
@@ -150,12 +150,12 @@ def _stepped(curve: Sequence[At]) -> Iterator[At]:
 
 def _limit(y: float, text: str, labels: Labels) -> Iterator[Mark]:
     yield Line(((LEFT, y), (RIGHT, y)), INK, 1, "5 3", kind="limit")
-    yield Text(RIGHT, y - 5, text, 11, INK, "end")
+    yield TextMark(RIGHT, y - 5, text, 11, INK, "end")
     labels.avoid_line(((LEFT, y), (RIGHT, y)))
     labels.avoid_box(Bounds(RIGHT - text_width(text, 11), y - 16, RIGHT, y))
 
 
-def _dots(plane: Plane, points: Sequence[Point], labels: Labels) -> Iterator[Mark]:
+def _dots(plane: Plane, points: Sequence[ParetoPoint], labels: Labels) -> Iterator[Mark]:
     """The filled ones last, over the others."""
     for point in sorted(points, key=lambda point: point.filled):
         at = plane.at(point.x, point.y)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from .marks import Mark, Text, text_width
+from .marks import Mark, TextMark, text_width
 from .render import GAP, png_bytes, png_figure, svg_card
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Card(Shown):
     def marks(self) -> tuple[Mark, ...]:
         """The title, in smaller letters where it would leave the card, and all the rest."""
         fitting = TITLE_SIZE * min(1, (WIDTH - 2 * MARGIN) / (text_width(self.title, TITLE_SIZE, bold=True) or 1))
-        return (Text(MARGIN, 24, self.title, round(fitting, 1), bold=True), *self.body)
+        return (TextMark(MARGIN, 24, self.title, round(fitting, 1), bold=True), *self.body)
 
     @cached_property
     def png(self) -> bytes:  # type: ignore[override]

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Protocol
 
 from ..units import percent
-from .marks import CARD, FAINT, INK, Box, Mark, Text, text_width
+from .marks import CARD, FAINT, INK, Box, Mark, TextMark, text_width
 from .pictures import MARGIN, WIDTH, Card
 from .words import listed
 
@@ -23,7 +23,7 @@ LATER_STAGES = {"F": "#B9DDF3", "B": "#F6D48C"}  # of a rank that has several: i
 Number = int | float | Fraction
 
 
-class Action(Protocol):
+class DrawnAction(Protocol):
     """What is computed, as `helpers.techniques.parallel.pipeline.Action` is."""
 
     @property
@@ -34,24 +34,24 @@ class Action(Protocol):
     def micro_batch(self) -> int: ...
 
 
-class Span(Protocol):
-    """An action of a rank in time, as `helpers.techniques.parallel.pipeline.Span` is."""
+class DrawnActionSpan(Protocol):
+    """An action of a rank in time, as `helpers.techniques.parallel.pipeline.ActionSpan` is."""
 
     @property
     def rank(self) -> int: ...
     @property
-    def action(self) -> Action: ...
+    def action(self) -> DrawnAction: ...
     @property
     def start(self) -> Number: ...
     @property
     def end(self) -> Number: ...
 
 
-class Timeline(Protocol):
+class DrawnTimeline(Protocol):
     """A schedule laid out, as `helpers.techniques.parallel.pipeline.lay_out` returns it."""
 
     @property
-    def spans(self) -> Sequence[Span]: ...
+    def spans(self) -> Sequence[DrawnActionSpan]: ...
     @property
     def ranks(self) -> int: ...
     @property
@@ -60,7 +60,7 @@ class Timeline(Protocol):
     def bubble(self) -> Fraction: ...
 
 
-def schedules(title: str, timelines: Mapping[str, Timeline]) -> Card:
+def schedules(title: str, timelines: Mapping[str, DrawnTimeline]) -> Card:
     """Each timeline under the other on one scale; a box carries the number of its micro-batch, from 0.
 
     Of a rank that holds several stages the later ones are paler. The share of idle time stands beside each name.
@@ -70,16 +70,16 @@ def schedules(title: str, timelines: Mapping[str, Timeline]) -> Card:
     body: list[Mark] = list(_legend(_keys(timelines)))
     top = float(TOP)
     for name, laid in timelines.items():
-        body.append(Text(MARGIN, top - 8, f"{name}: {_told(laid)}", 12, bold=True))
+        body.append(TextMark(MARGIN, top - 8, f"{name}: {_told(laid)}", 12, bold=True))
         for rank in range(laid.ranks):
-            body.append(Text(MARGIN, top + rank * ROW + ROW / 2 + 4, f"rank {rank}", SIZE + 1, FAINT))
+            body.append(TextMark(MARGIN, top + rank * ROW + ROW / 2 + 4, f"rank {rank}", SIZE + 1, FAINT))
         body += _boxes(laid, left, top, scale)
         top += laid.ranks * ROW + GAP
     told = [f"{name}: {_told(laid)}" for name, laid in timelines.items()]
     return Card(title, top - GAP + 12, tuple(body), f"Rows of ranks, time to the right. {listed(told, 6)}.")
 
 
-def _keys(timelines: Mapping[str, Timeline]) -> Iterator[tuple[str, str]]:
+def _keys(timelines: Mapping[str, DrawnTimeline]) -> Iterator[tuple[str, str]]:
     """The words of each colour that is drawn."""
     drawn = [
         (str(span.action.kind), span.action.stage >= laid.ranks) for laid in timelines.values() for span in laid.spans
@@ -93,11 +93,11 @@ def _legend(keys: Iterable[tuple[str, str]]) -> Iterator[Mark]:
     x = float(MARGIN)
     for words, colour in keys:
         yield Box(x, 38, 11, 11, colour, edge=CARD)
-        yield Text(x + 16, 48, words, SIZE + 1, INK)
+        yield TextMark(x + 16, 48, words, SIZE + 1, INK)
         x += 16 + text_width(words, SIZE + 1) + 18
 
 
-def _boxes(laid: Timeline, left: float, top: float, scale: float) -> Iterator[Mark]:
+def _boxes(laid: DrawnTimeline, left: float, top: float, scale: float) -> Iterator[Mark]:
     for span in laid.spans:
         kind, second = str(span.action.kind), span.action.stage >= laid.ranks
         fill = LATER_STAGES.get(kind, KINDS[kind][1]) if second else KINDS[kind][1]
@@ -106,8 +106,8 @@ def _boxes(laid: Timeline, left: float, top: float, scale: float) -> Iterator[Ma
         tooltip = f"{KINDS[kind][0]} of micro-batch {number} on stage {span.action.stage}"
         yield Box(x, y + 1, width, ROW - 2, fill, edge=CARD, line=0.7, kind="span", tooltip=tooltip)
         if text_width(number, SIZE) + 2 <= width:
-            yield Text(x + width / 2, y + ROW / 2 + 4, number, SIZE, INK, "middle")
+            yield TextMark(x + width / 2, y + ROW / 2 + 4, number, SIZE, INK, "middle")
 
 
-def _told(laid: Timeline) -> str:
+def _told(laid: DrawnTimeline) -> str:
     return f"{float(laid.length):g} units of time, {percent(float(laid.bubble))} idle"

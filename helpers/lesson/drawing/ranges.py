@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..units import share_of_all
 from .axes import Axis, bottom
-from .marks import FAINT, INK, Box, Line, Mark, Text, legend
+from .marks import FAINT, INK, Box, Line, Mark, TextMark, legend
 from .pictures import MARGIN, WIDTH, Card
 from .words import listed
 
@@ -46,7 +46,7 @@ def ranges(
     high = max([*shares.values(), *before.values(), 1e-9])
     marks = [*_histogram(axis, shares, before, fates, high)]
     foot = FOOT + 26 + ROW * len(rows)
-    marks += [Text(x, FOOT + 12, text, 11, FAINT, "end") for text, x in COLUMNS.items()]
+    marks += [TextMark(x, FOOT + 12, text, 11, FAINT, "end") for text, x in COLUMNS.items()]
     for at, row in enumerate(rows):
         marks += _band(axis, row, FOOT + 20 + ROW * at, row.name == marked)
     ticks = {float(power): power_of_two(power) for power in range(LOW + 6, HIGH + 1, 10)}
@@ -81,8 +81,8 @@ def _histogram(
     if before != shares:
         yield Line(tuple(_outline(axis, before, top)), INK, 1.2, kind="before")
     yield Line(((axis.start, FOOT), (axis.end, FOOT)), kind="axis")
-    yield Text(LEFT - 10, TOP + 8, share_of_all(high), 11, FAINT, "end")
-    yield Text(LEFT - 10, TOP + 22, "of values", 11, FAINT, "end")
+    yield TextMark(LEFT - 10, TOP + 8, share_of_all(high), 11, FAINT, "end")
+    yield TextMark(LEFT - 10, TOP + 22, "of values", 11, FAINT, "end")
 
 
 def _outline(axis: Axis, before: Mapping[int, float], top) -> Iterator[tuple[float, float]]:
@@ -93,7 +93,7 @@ def _outline(axis: Axis, before: Mapping[int, float], top) -> Iterator[tuple[flo
 
 def _band(axis: Axis, row: RangeRow, y: float, bold: bool) -> Iterator[Mark]:
     """What a format holds: subnormal numbers striped, normal ones full; what it holds beyond the axis is left out."""
-    yield Text(LEFT - 10, y + 12, row.name, SIZE, INK, "end", bold)
+    yield TextMark(LEFT - 10, y + 12, row.name, SIZE, INK, "end", bold)
     for first, last, fate in ((row.least, row.normal, "subnormal"), (row.normal, row.most + 1, "normal")):
         start, end = axis.at(max(first, LOW)), axis.at(min(max(last, LOW), HIGH))
         if end > start:
@@ -101,7 +101,7 @@ def _band(axis: Axis, row: RangeRow, y: float, bold: bool) -> Iterator[Mark]:
             tooltip = f"{row.name}: {fate} from {power_of_two(first)} to {power_of_two(last)}"
             yield Box(start, y + 2, end - start, 13, FATES[fate], pattern, kind="band", part=row.name, tooltip=tooltip)  # type: ignore[arg-type]
     for fate, x in COLUMNS.items():
-        yield Text(x, y + 12, share_of_all(row.shares[fate]), SIZE, INK, "end", bold)
+        yield TextMark(x, y + 12, share_of_all(row.shares[fate]), SIZE, INK, "end", bold)
 
 
 def _words(shares: Mapping[int, float], rows: Sequence[RangeRow], marked: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from .marks import CARD, FAINT, INK, Area, Box, Dot, Line, Mark, Pattern, Text
+from .marks import CARD, FAINT, INK, Area, Box, Dot, Line, Mark, Pattern, TextMark
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -99,7 +99,7 @@ def _svg_mark(mark: Mark) -> str:
     match mark:
         case Box():
             return _svg_box(mark)
-        case Text():
+        case TextMark():
             return _svg_text(mark)
         case Line():
             dash = f' stroke-dasharray="{mark.dash}"' if mark.dash else ""
@@ -124,7 +124,7 @@ def _svg_box(box: Box) -> str:
     return _closed("rect", f"{_kind(box.kind)}{part} {place} {style}", box.tooltip)
 
 
-def _svg_text(text: Text) -> str:
+def _svg_text(text: TextMark) -> str:
     weight = ' font-weight="600"' if text.bold else ""
     halo = f' paint-order="stroke" stroke="{CARD}" stroke-width="2.5"' if text.halo else ""
     turned = f' transform="rotate({text.angle:.1f} {text.x:.1f} {text.y:.1f})"' if text.angle else ""
@@ -152,7 +152,7 @@ def _png_mark(axes: Axes, mark: Mark) -> None:
     match mark:
         case Box():
             _png_box(axes, mark)
-        case Text():
+        case TextMark():
             _png_text(axes, mark)
         case Line():
             x, y = zip(*mark.points, strict=True)
@@ -176,7 +176,7 @@ def _png_box(axes: Axes, box: Box) -> None:
         axes.add_patch(Rectangle(*place, fill=False, hatch=HATCHES[box.pattern], edgecolor=box.ink, linewidth=0))
 
 
-def _png_text(axes: Axes, text: Text) -> None:
+def _png_text(axes: Axes, text: TextMark) -> None:
     from matplotlib.patheffects import withStroke
 
     anchor = {"start": "left", "middle": "center", "end": "right"}[text.anchor]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...catalog.errors import require_whole
 from .block_maps import OUTLINE, pale
-from .marks import CARD, INK, LINES, ON_COLOUR, Box, Mark, Text, legend
+from .marks import CARD, INK, LINES, ON_COLOUR, Box, Mark, TextMark, legend
 from .pictures import MARGIN, WIDTH, Card
 
 TOP, ROW, BOX, LABEL = 84, 34, 22, 56
@@ -49,12 +49,12 @@ def all_reduce(title: str, ranks: int = 4) -> Card:
     """A column for each step, a row for each rank, a box for each part with how many ranks are summed in it."""
     steps = ring_steps(ranks)
     column = (WIDTH - 2 * MARGIN - LABEL) / len(steps)
-    body: list[Mark] = [Text(MARGIN, TOP + at * ROW + 15, f"rank {at}") for at in range(ranks)]
+    body: list[Mark] = [TextMark(MARGIN, TOP + at * ROW + 15, f"rank {at}") for at in range(ranks)]
     for at, step in enumerate(steps):
         left = MARGIN + LABEL + at * column
-        body += [Text(left, TOP - 10, f"step {at}" if at else "at first"), *_buffers(step, left)]
+        body += [TextMark(left, TOP - 10, f"step {at}" if at else "at first"), *_buffers(step, left)]
     for at, name in ((1, "reduce-scatter: add, and pass on"), (ranks, "all-gather: pass on")):
-        body.append(Text(MARGIN + LABEL + at * column, TOP - 28, name, 12, bold=True))
+        body.append(TextMark(MARGIN + LABEL + at * column, TOP - 28, name, 12, bold=True))
     foot = TOP + ranks * ROW + 16
     styles = [(FEW, "summed over the ranks counted in it"), (ALL, f"complete: all {ranks}")]
     entries = [(Box(0, 0, 0, 0, fill, edge=OUTLINE), name) for fill, name in styles]
@@ -69,7 +69,7 @@ def _buffers(step: RingStep, left: float) -> Iterator[Mark]:
         for part, count in enumerate(parts):
             fill, x = ALL if count == len(parts) else FEW, left + part * side
             yield Box(x, y, side, BOX, fill, edge=OUTLINE, kind="part")
-            yield Text(x + side / 2, y + 15, str(count), 10.5, ON_COLOUR, "middle")
+            yield TextMark(x + side / 2, y + 15, str(count), 10.5, ON_COLOUR, "middle")
         if (came := step.arrived[rank]) is not None:
             yield Box(left + came * side, y, side, BOX, edge=INK, line=2, kind="arrived")
 

@@ -16,7 +16,7 @@ from ...memory.work import COMPUTE, Roof, Work
 from ..units import percent, si, three_digits
 from .axes import Axis, Plane, Ticks
 from .labels import Bounds, Labels
-from .marks import CARD, FAINT, INK, LINES, Area, Dot, Line, Mark, Text
+from .marks import CARD, FAINT, INK, LINES, Area, Dot, Line, Mark, TextMark
 from .pictures import MARGIN, WIDTH, Card
 from .words import listed
 
@@ -48,7 +48,7 @@ def chart(
         *(mark for other in ordered[1:] for mark in _faint(plane, other, labels)),
         *_roof(plane, roof, labels),
         *_points(plane, roof, placed, labels),
-        *(Text(MARGIN, axes_height + 10 + NOTE * at, note) for at, note in enumerate(notes)),
+        *(TextMark(MARGIN, axes_height + 10 + NOTE * at, note) for at, note in enumerate(notes)),
     ]
     return Card(title, axes_height + (6 + NOTE * len(notes) if notes else 0), tuple(body), _words(roof, placed, notes))
 

@@ -9,7 +9,7 @@ from ...catalog.train_setup import TrainSetup
 from ...memory.breakdown import format_bytes
 from ...memory.step.activations import Operator, layer_operators
 from ..units import short_bytes
-from .marks import CARD, FAINT, INK, LINES, Box, Line, Mark, Text, text_width
+from .marks import CARD, FAINT, INK, LINES, Box, Line, Mark, TextMark, text_width
 from .pictures import MARGIN, WIDTH, Card
 
 TOP, ROW, BAR = 66, 27, 20
@@ -33,9 +33,9 @@ def saved_tensors(title: str, setup: TrainSetup, layer: Layer) -> Card:
     total = f"together {format_bytes(sum(operator.total for operator in operators))}"
     y = TOP + len(operators) * ROW + 14
     head = (
-        Text(MARGIN, 52, "forward, from top to bottom", 11.5, FAINT),
-        Text(BARS, 52, "kept until its backward has run", 11.5, FAINT),
-        Text(END, y, total, 13, INK, "end", bold=True),
+        TextMark(MARGIN, 52, "forward, from top to bottom", 11.5, FAINT),
+        TextMark(BARS, 52, "kept until its backward has run", 11.5, FAINT),
+        TextMark(END, y, total, 13, INK, "end", bold=True),
     )
     kept = (f"{one.name} keeps {_listed(one) or 'nothing'}" for one in operators)
     return Card(title, y + 16, (*head, *marks), f"The operators of one layer in order: {'; '.join(kept)}; {total}.")
@@ -47,18 +47,18 @@ def _row(operator: Operator, y: float, px: float, at: int) -> Iterator[Mark]:
     if at:
         yield Line(((MARGIN + OPERATOR / 2, y - ROW + BAR), (MARGIN + OPERATOR / 2, y)), FAINT, 1.5)
     yield Box(MARGIN, y, OPERATOR - MARGIN, BAR, CARD, edge=FAINT, kind="operator")
-    yield Text(MARGIN + (OPERATOR - MARGIN) / 2, middle, operator.name, 11.5, anchor="middle")
+    yield TextMark(MARGIN + (OPERATOR - MARGIN) / 2, middle, operator.name, 11.5, anchor="middle")
     x, beside = float(BARS), []
     for number, (name, size) in enumerate(operator.kept):
         width, text = size * px, f"{name} {short_bytes(size)}"
         yield Box(x, y, width, BAR, LINES[0] if number % 2 == 0 else LINES[5], kind="kept", tooltip=text)
         if text_width(text, 11) + 8 <= width:
-            yield Text(x + width / 2, middle, text, 11, "#ffffff" if number % 2 == 0 else INK, "middle")
+            yield TextMark(x + width / 2, middle, text, 11, "#ffffff" if number % 2 == 0 else INK, "middle")
         else:
             beside.append(text)
         x += width
     note = ", ".join(beside) if operator.kept else "nothing"
-    yield Text(x + 6, middle, note, 11, INK if operator.kept else FAINT)
+    yield TextMark(x + 6, middle, note, 11, INK if operator.kept else FAINT)
 
 
 def _listed(operator: Operator) -> str:

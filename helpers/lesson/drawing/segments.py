@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ...catalog.errors import WorkbookError
-from ...memory.allocator import Replay, Request, Segment, SegmentBlock, Snapshot, replay
+from ...memory.allocator import AllocationRequest, AllocatorReplay, Segment, SegmentBlock, Snapshot, replay
 from ...memory.breakdown import format_bytes
 from ..units import axis_unit, short_bytes
 from .axes import Axis, Plane, bottom, round_ticks
-from .marks import CARD, FAINT, INK, LINES, ON_COLOUR, Area, At, Box, Line, Mark, Text, legend, text_width
+from .marks import CARD, FAINT, INK, LINES, ON_COLOUR, Area, At, Box, Line, Mark, TextMark, legend, text_width
 from .pictures import Card
 from .words import listed
 
@@ -37,7 +37,7 @@ class SegmentGrid:
     rows: int
 
     @classmethod
-    def of(cls, stages: Sequence[Replay]) -> SegmentGrid:
+    def of(cls, stages: Sequence[AllocatorReplay]) -> SegmentGrid:
         """Room for the segments after each stage, and for the request that fails at the end."""
         sizes = [segment.size_bytes for stage in stages for segment in stage.segments]
         sizes += [stage.oom.size_bytes for stage in stages if stage.oom]
@@ -48,12 +48,12 @@ class SegmentGrid:
         return size_bytes / self.row_bytes * (RIGHT - LEFT)
 
 
-def segments(title: str, source: Replay | Snapshot | Sequence[Segment], rows: int = 14) -> Card:
+def segments(title: str, source: AllocatorReplay | Snapshot | Sequence[Segment], rows: int = 14) -> Card:
     """One row per segment by address, its blocks in order: used, free in the cache, hatched what nobody asked for.
 
     Of more than `rows` segments the largest are drawn, and the axis says how many are not. WorkbookError for none.
     """
-    every = source.segments if isinstance(source, (Replay, Snapshot)) else source
+    every = source.segments if isinstance(source, (AllocatorReplay, Snapshot)) else source
     if not every:
         raise WorkbookError("there are no segments to draw", "at least one", "draw before everything is given back")
     drawn = _largest(every, rows)
@@ -73,7 +73,7 @@ def segments(title: str, source: Replay | Snapshot | Sequence[Segment], rows: in
     return Card(title, foot + 76, tuple(body), f"{_in_words(drawn)}{more}.")
 
 
-def on_card(title: str, ran: Replay, capacity_bytes: int) -> Card:
+def on_card(title: str, ran: AllocatorReplay, capacity_bytes: int) -> Card:
     """All of a card in one row: its segments end to end, framed, what is in none of them, and the refused request.
 
     WorkbookError for a card smaller than its segments.
@@ -85,13 +85,13 @@ def on_card(title: str, ran: Replay, capacity_bytes: int) -> Card:
         )
     grid, foot = SegmentGrid(capacity_bytes, 1), TOP + (1 + bool(ran.oom)) * ROW
     states = {block.state for segment in ran.segments for block in segment.blocks} | ({OPEN} if open_bytes else set())
-    name = Text(LEFT - 8, TOP + 15, f"{short_bytes(capacity_bytes)} card", anchor="end")
+    name = TextMark(LEFT - 8, TOP + 15, f"{short_bytes(capacity_bytes)} card", anchor="end")
     body = (name, *_end_to_end(ran.segments, open_bytes, grid), *_refused(ran, grid, 1), *_legend(states, foot + 12))
     words = f"{_in_words(ran.segments)}; {short_bytes(open_bytes)} in no segment.{_refusal_in_words(ran)}"
     return Card(title, foot + 30, body, words)
 
 
-def one_by_one(title: str, events: Sequence[Request], first: int = 0) -> Card:
+def one_by_one(title: str, events: Sequence[AllocationRequest], first: int = 0) -> Card:
     """A segment's life: a row after each event from number `first` on, how it was split and merged.
 
     WorkbookError where the events need no segment, or more than one.
@@ -106,7 +106,7 @@ def one_by_one(title: str, events: Sequence[Request], first: int = 0) -> Card:
     body: list[Mark] = []
     for row, (request, stage) in enumerate(zip(events[first:], stages, strict=True)):
         y = TOP + row * ROW
-        body.append(Text(LEFT - 8, y + 15, f"{request.action} {request.name}", 12, anchor="end"))
+        body.append(TextMark(LEFT - 8, y + 15, f"{request.action} {request.name}", 12, anchor="end"))
         for block in stage.segments[0].blocks:
             x = LEFT + grid.px(block.address - stage.segments[0].address)
             body += _block(block, grid, x, y, block.address == stage.outcomes[-1].address)
@@ -118,7 +118,7 @@ def one_by_one(title: str, events: Sequence[Request], first: int = 0) -> Card:
 
 
 def segments_at_event(
-    title: str, ran: Replay, full: Replay, grid: SegmentGrid, capacity_bytes: int | None = None
+    title: str, ran: AllocatorReplay, full: AllocatorReplay, grid: SegmentGrid, capacity_bytes: int | None = None
 ) -> Card:
     """The segments that `ran` ended with, the block of its last event marked, under it bytes over the whole trace.
 
@@ -138,7 +138,7 @@ def segments_at_event(
     return Card(title, top + STRIP + 30, tuple(body), _event_in_words(ran))
 
 
-def reserved(title: str, replay: Replay, capacity_bytes: int | None = None) -> Card:
+def reserved(title: str, replay: AllocatorReplay, capacity_bytes: int | None = None) -> Card:
     """Allocated and reserved after each event, the gap between them shaded, its share at the peak in the legend.
 
     `capacity_bytes` draws where the device ends.
@@ -154,7 +154,7 @@ def reserved(title: str, replay: Replay, capacity_bytes: int | None = None) -> C
     if capacity_bytes:
         line = plane.level(capacity_bytes, 1.5, kind="capacity")
         end = f"the card ends at {format_bytes(capacity_bytes)}"
-        body += [line, Text(RIGHT, line.points[0][1] - 5, end, 11, anchor="end", halo=True)]
+        body += [line, TextMark(RIGHT, line.points[0][1] - 5, end, 11, anchor="end", halo=True)]
     held, live = format_bytes(replay.peak_reserved_bytes), format_bytes(replay.peak_allocated_bytes)
     entries = {
         USED: f"allocated, at most {live}",
@@ -194,12 +194,12 @@ def _sums(blocks: Sequence[SegmentBlock]) -> str:
     )
 
 
-def _event_in_words(ran: Replay) -> str:
+def _event_in_words(ran: AllocatorReplay) -> str:
     held = f"After event {len(ran):,}: allocated {_last(ran.allocated)}, reserved {_last(ran.reserved)}"
     return f"{held}. {_in_words(ran.segments)}.{_refusal_in_words(ran)}"
 
 
-def _refusal_in_words(ran: Replay) -> str:
+def _refusal_in_words(ran: AllocatorReplay) -> str:
     return f" Refused: {ran.oom.name} {short_bytes(ran.oom.size_bytes)}, {ran.oom.reason}." if ran.oom else ""
 
 
@@ -209,12 +209,12 @@ def _last(series: Sequence[int]) -> str:
 
 def _rows(every: Sequence[Segment], grid: SegmentGrid, marked: int = 0) -> Iterator[Mark]:
     if not every:
-        yield Text(LEFT, TOP + 15, "no segments: nothing is reserved", 12, FAINT)
+        yield TextMark(LEFT, TOP + 15, "no segments: nothing is reserved", 12, FAINT)
     for row, segment in enumerate(every):
         y = TOP + row * ROW
         kind = "expandable" if segment.expandable else f"{segment.pool} pool"
-        yield Text(LEFT - 8, y + 10, short_bytes(segment.size_bytes), anchor="end")
-        yield Text(LEFT - 8, y + 21, kind, 9.5, FAINT, "end")
+        yield TextMark(LEFT - 8, y + 10, short_bytes(segment.size_bytes), anchor="end")
+        yield TextMark(LEFT - 8, y + 21, kind, 9.5, FAINT, "end")
         for block in segment.blocks:
             yield from _block(block, grid, LEFT + grid.px(block.address - segment.address), y, block.address == marked)
 
@@ -229,7 +229,7 @@ def _end_to_end(every: Sequence[Segment], open_bytes: int, grid: SegmentGrid) ->
         x += grid.px(segment.size_bytes)
     if open_bytes:
         yield replace(STATES[OPEN][0], x=x, y=TOP, width=grid.px(open_bytes), height=BAR, kind=OPEN)
-        yield Text(x + grid.px(open_bytes) / 2, TOP + 15, short_bytes(open_bytes), 11, anchor="middle")
+        yield TextMark(x + grid.px(open_bytes) / 2, TOP + 15, short_bytes(open_bytes), 11, anchor="middle")
 
 
 def _block(block: SegmentBlock, grid: SegmentGrid, x: float, y: float, marked: bool) -> Iterator[Mark]:
@@ -246,28 +246,28 @@ def _block(block: SegmentBlock, grid: SegmentGrid, x: float, y: float, marked: b
     wanted = [f"{block.name} {size}", block.name] if block.name and not block.is_free else []
     text = next((text for text in (*wanted, size) if text_width(text, 11) + 6 <= width - spare), "")
     if text:
-        yield Text(x + (width - spare) / 2, y + 15, text, 11, "#ffffff" if fill == USED else ON_COLOUR, "middle")
+        yield TextMark(x + (width - spare) / 2, y + 15, text, 11, "#ffffff" if fill == USED else ON_COLOUR, "middle")
 
 
 def _spare(block: SegmentBlock) -> int:
     return 0 if block.is_free else block.size_bytes - block.requested_bytes
 
 
-def _refused(ran: Replay, grid: SegmentGrid, row: int) -> Iterator[Mark]:
+def _refused(ran: AllocatorReplay, grid: SegmentGrid, row: int) -> Iterator[Mark]:
     """The request that no segment could serve, as an outline under them."""
     if ran.oom is None:
         return
     y, name = TOP + row * ROW, f"{ran.oom.name} {short_bytes(ran.oom.size_bytes)}"
     yield Box(LEFT, y, grid.px(ran.oom.size_bytes), BAR, edge=INK, line=1.5, dashed=True, kind="refused")
-    yield Text(LEFT + 8, y + 15, f"{name}: {ran.oom.reason}, out of memory", 11)
-    yield Text(LEFT - 8, y + 15, "refused", anchor="end")
+    yield TextMark(LEFT + 8, y + 15, f"{name}: {ran.oom.reason}, out of memory", 11)
+    yield TextMark(LEFT - 8, y + 15, "refused", anchor="end")
 
 
 def _legend(states: Collection[str], y: float) -> list[Mark]:
     return legend((STATES[state] for state in STATES if state in states), LEFT, y, RIGHT, 11)
 
 
-def _series(plane: Plane, replay: Replay, edge: str) -> Iterator[Mark]:
+def _series(plane: Plane, replay: AllocatorReplay, edge: str) -> Iterator[Mark]:
     """Reserved pale with its upper edge, allocated filled before it; a value holds until the next event."""
     held, used = _stairs(plane, replay.reserved), _stairs(plane, replay.allocated)
     foot = ((plane.x.at(len(replay)), plane.y.start), (plane.x.start, plane.y.start))
@@ -285,12 +285,12 @@ def _strip_labels(plane: Plane, count: int, capacity_bytes: int | None) -> Itera
     x, top, foot = plane.x.at(count), plane.y.end, plane.y.start
     yield Line(((x, top - 4), (x, foot + 4)), MARKED, 2, kind="here")
     yield Line(((LEFT, foot), (RIGHT, foot)))
-    yield Text(LEFT - 8, top + 24, "reserved", 11, FAINT, "end")
-    yield Text(LEFT - 8, foot - 8, "allocated", 11, USED, "end")
+    yield TextMark(LEFT - 8, top + 24, "reserved", 11, FAINT, "end")
+    yield TextMark(LEFT - 8, foot - 8, "allocated", 11, USED, "end")
     if capacity_bytes:
         yield plane.level(capacity_bytes, 1.5, kind="capacity")
-        yield Text(LEFT - 8, plane.y.at(capacity_bytes) + 4, f"{short_bytes(capacity_bytes)} card", 11, INK, "end")
-    yield Text(RIGHT, foot + 17, "events, in order", 11, FAINT, "end")
+        yield TextMark(LEFT - 8, plane.y.at(capacity_bytes) + 4, f"{short_bytes(capacity_bytes)} card", 11, INK, "end")
+    yield TextMark(RIGHT, foot + 17, "events, in order", 11, FAINT, "end")
 
 
 def _largest(every: Sequence[Segment], rows: int) -> list[Segment]:

@@ -9,7 +9,7 @@ from ...memory.breakdown import format_bytes
 from ..units import percent, si
 from .bars import part_order
 from .block_maps import OUTLINE
-from .marks import CARD, INK, LINES, Box, Line, Mark, Text, colour_of, label, legend, text_width
+from .marks import CARD, INK, LINES, Box, Line, Mark, TextMark, colour_of, label, legend, text_width
 from .pictures import MARGIN, WIDTH, Card
 from .words import listed, of_parts
 
@@ -55,19 +55,19 @@ def memory_shares(title: str, memories: Sequence[Memory]) -> Card:
     for at, one in enumerate(known):
         y = TOP + at * ROW
         foot = y + BAR
-        body.append(Text(MARGIN, y - 6, f"{one.name}: {one.words}", SIZE))
+        body.append(TextMark(MARGIN, y - 6, f"{one.name}: {one.words}", SIZE))
         body += _parts(one, px, y)
         body.append(Line(((full, y - 3), (full, foot + 3)), INK, 2, "5 3", kind="capacity"))
     if known:
         is_left = full > WIDTH / 2
         body.append(
-            Text(full - 6 if is_left else full + 6, foot + 16, "full", SIZE, INK, "end" if is_left else "start")
+            TextMark(full - 6 if is_left else full + 6, foot + 16, "full", SIZE, INK, "end" if is_left else "start")
         )
     for one in (one for one in memories if not one.capacity_bytes):
         foot += 22
-        body.append(Text(MARGIN, foot, f"{one.name}: {one.words}", SIZE))
+        body.append(TextMark(MARGIN, foot, f"{one.name}: {one.words}", SIZE))
     key = legend(_entries(known), MARGIN, foot + 38, WIDTH - MARGIN)
-    last = max((mark.y for mark in key if isinstance(mark, Text)), default=foot + 20)
+    last = max((mark.y for mark in key if isinstance(mark, TextMark)), default=foot + 20)
     told = [f"{one.name}: {one.words} ({of_parts(one.parts, one.labels)})" for one in memories]
     return Card(title, last + 16, (*body, *key), f"Bars of shares of each memory. {'; '.join(told)}. Dashed: full.")
 
@@ -107,14 +107,14 @@ def time_bars(title: str, seconds: Mapping[str, float], limit: tuple[str, float]
     numbers: list[Mark] = []
     for at, (name, value) in enumerate(seconds.items()):
         y, bold = TOP - 16 + at * row, name == marked
-        body.append(Text(left - 8, y + BAR / 2 + 4, name, SIZE, anchor="end", bold=bold))
+        body.append(TextMark(left - 8, y + BAR / 2 + 4, name, SIZE, anchor="end", bold=bold))
         colour, tooltip = LINES[1 if value > limit_s else 0], f"{name}: {si(value, 's')}"
         body.append(Box(left, y, value * px, BAR, colour, edge="none", kind="time", part=name, tooltip=tooltip))
         beside, width = left + value * px + 6, text_width(si(value, "s"), SIZE, bold)
         beside = x + 6 if beside - 4 < x < beside + width + 4 else beside
-        numbers.append(Text(beside, y + BAR / 2 + 4, si(value, "s"), SIZE, bold=bold, halo=True))
+        numbers.append(TextMark(beside, y + BAR / 2 + 4, si(value, "s"), SIZE, bold=bold, halo=True))
     body.append(Line(((x, TOP - 22), (x, foot + 6)), INK, 2, "5 3", kind="limit"))
     is_left, text = x > WIDTH / 2, f"{named} {si(limit_s, 's')}"
-    body.append(Text(x - 6 if is_left else x + 6, foot + 20, text, SIZE, INK, "end" if is_left else "start"))
+    body.append(TextMark(x - 6 if is_left else x + 6, foot + 20, text, SIZE, INK, "end" if is_left else "start"))
     told = listed(f"{name} {si(value, 's')}" for name, value in seconds.items())
     return Card(title, foot + 32, (*body, *numbers), f"Bars of seconds: {told}. Dashed: {text}.")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from .axes import round_ticks
 from .block_maps import OUTLINE, pale
-from .marks import CARD, FAINT, LINES, Box, Line, Mark, Text
+from .marks import CARD, FAINT, LINES, Box, Line, Mark, TextMark
 from .pictures import MARGIN, WIDTH, Card
 from .words import listed
 
@@ -21,13 +21,13 @@ def slots(title: str, maps: Mapping[str, Slots], x_label: str = "forwards") -> C
     body: list[Mark] = []
     top = float(TOP)
     for name, rows in maps.items():
-        body += [Text(MARGIN, top - 7, name, 12, bold=True), *_taken(rows, top, scale)]
-        body.append(Text(MARGIN + _end(rows) * scale - 4, top - 7, _count(rows), 11, FAINT, "end"))
+        body += [TextMark(MARGIN, top - 7, name, 12, bold=True), *_taken(rows, top, scale)]
+        body.append(TextMark(MARGIN + _end(rows) * scale - 4, top - 7, _count(rows), 11, FAINT, "end"))
         top += len(rows) * ROW + GAP
     foot = top - GAP + 6
     for tick in round_ticks(0, last):
-        body.append(Text(MARGIN + tick * scale, foot + 12, f"{tick:,.0f}", 11, FAINT, "middle"))
-    body.append(Text(WIDTH / 2, foot + 28, x_label, 11, FAINT, "middle"))
+        body.append(TextMark(MARGIN + tick * scale, foot + 12, f"{tick:,.0f}", 11, FAINT, "middle"))
+    body.append(TextMark(WIDTH / 2, foot + 28, x_label, 11, FAINT, "middle"))
     told = (f"{name}: {len(rows)} slots, {_count(rows)}" for name, rows in maps.items())
     return Card(title, foot + FOOT - 8, tuple(body), f"Rows of slots, {x_label} to the right. {listed(list(told), 6)}.")
 

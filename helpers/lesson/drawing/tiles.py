@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from ...techniques.attention.masks import Mask, Tile
 from .block_maps import OUTLINE, pale
-from .marks import CARD, FAINT, LINES, Box, Mark, Text, legend
+from .marks import CARD, FAINT, LINES, Box, Mark, TextMark, legend
 from .pictures import MARGIN, WIDTH, Card
 from .words import listed
 
@@ -23,7 +23,10 @@ def visited(title: str, masks: Mapping[str, Mask], tokens: int, tile: int = 128)
     body: list[Mark] = []
     for at, (name, tiles) in enumerate(maps.items()):
         left = MARGIN + at * (side + GAP)
-        body += [Text(left, TOP - 24, name, 12, bold=True), Text(left, TOP - 9, _count(tiles, rows), 11, colour=FAINT)]
+        body += [
+            TextMark(left, TOP - 24, name, 12, bold=True),
+            TextMark(left, TOP - 9, _count(tiles, rows), 11, colour=FAINT),
+        ]
         body += [Box(left, TOP, side, side, CARD, edge=OUTLINE), *_squares(tiles, left, side / rows)]
     styles = [(Box(0, 0, 0, 0, fill, edge=OUTLINE), name) for name, fill in STATES]
     body += legend(styles, MARGIN, TOP + side + 24, WIDTH)

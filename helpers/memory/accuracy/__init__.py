@@ -10,6 +10,6 @@ measured, `own_runs` rebuilds them, `published` has histories of allocators. Tho
 GPUs; none was fitted to. `recordings` reads what `workbook record` measured, and `recorded` predicts it.
 """
 
-from .cases import KINDS, Case, Row, cases
+from .cases import KINDS, AccuracyRow, Case, cases
 from .other_estimators import EstimatorAnswer, answers
 from .table import as_json, report, rows, table

@@ -53,7 +53,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Row:
+class AccuracyRow:
     """One figure of one case. `predicted` is None where there is no answer, and `why` then says the reason.
 
     Both figures are in bytes, but for counts of blocks. `span` is the least and the most where equal runs differ, as

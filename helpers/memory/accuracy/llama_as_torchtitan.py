@@ -42,7 +42,7 @@ class Norm(nn.Module):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)
 
 
-class Attention(nn.Module):
+class TorchTitanAttention(nn.Module):
     """Grouped-query attention; how many heads this rank has shows in what its projections return."""
 
     def __init__(self, hidden: int, heads: int, kv_heads: int) -> None:
@@ -89,12 +89,12 @@ class FeedForward(nn.Module):
         return self.w2(functional.silu(self.w1(x)) * self.w3(x))
 
 
-class Layer(nn.Module):
+class TorchTitanLayer(nn.Module):
     """Attention and feed-forward, each behind its norm."""
 
     def __init__(self, hidden: int, inner: int, heads: int, kv_heads: int) -> None:
         super().__init__()
-        self.attention, self.feed_forward = Attention(hidden, heads, kv_heads), FeedForward(hidden, inner)
+        self.attention, self.feed_forward = TorchTitanAttention(hidden, heads, kv_heads), FeedForward(hidden, inner)
         self.attention_norm, self.ffn_norm = Norm(hidden), Norm(hidden)
 
     def forward(self, x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
@@ -114,7 +114,7 @@ class Llama(nn.Module):
         sizes = (hidden, config["intermediate_size"], heads, config["num_key_value_heads"])
         self.tok_embeddings: nn.Module | None = nn.Embedding(vocab, hidden)
         self.register_buffer("freqs_cis", torch.empty(tokens, hidden // heads // 2, dtype=torch.complex64))
-        self.layers = nn.ModuleList(Layer(*sizes) for _ in range(config["num_hidden_layers"]))
+        self.layers = nn.ModuleList(TorchTitanLayer(*sizes) for _ in range(config["num_hidden_layers"]))
         self.norm: nn.Module | None = Norm(hidden)
         self.output: nn.Module | None = nn.Linear(hidden, vocab, bias=False)
 

@@ -13,7 +13,7 @@ from ...catalog.errors import require_name
 from ...catalog.serve_setup import ServeSetup
 from ...catalog.train_setup import TrainSetup
 from ..breakdown import Phase, Point
-from .cases import Case, Row, model_config
+from .cases import AccuracyRow, Case, model_config
 
 if TYPE_CHECKING:
     from ..trace import Trace
@@ -43,14 +43,14 @@ def figures_of(kind: str) -> tuple[str, ...]:
     return (LOADED, ALLOCATED, RESERVED, *(f"peak of {phase}" for phase in PHASES[kind]))
 
 
-def rows(case: Case) -> Iterator[Row]:
+def rows(case: Case) -> Iterator[AccuracyRow]:
     """The figures of one run beside the trace; and where it was out of memory, or was not, whether that is so here."""
     setup = setup_of(case.kind, {name: value for name, value in case.setup.items() if name not in ROOM})
     found = _traced(setup, case.device)
     peaks = _peaks(case.kind, found)
     for quantity, figure in case.figures.items():
         if quantity != OUT_OF_MEMORY:
-            yield Row(case, quantity, round(figure * case.unit_bytes), peaks[quantity])
+            yield AccuracyRow(case, quantity, round(figure * case.unit_bytes), peaks[quantity])
     if "out_of_memory" in case.setup:
         yield _at_the_wall(case, found)
 
@@ -79,7 +79,7 @@ def _peaks(kind: str, found: Trace) -> dict[str, int]:
     }
 
 
-def _at_the_wall(case: Case, found: Trace) -> Row:
+def _at_the_wall(case: Case, found: Trace) -> AccuracyRow:
     """1 of 1 where the run ends as it did. The room is what the case says, else the card's less a usual context."""
     said = case.setup.get("capacity_gib")
     room = round(said * 2**30) if said else device(case.device).capacity_bytes - CONTEXT_BYTES
@@ -87,4 +87,4 @@ def _at_the_wall(case: Case, found: Trace) -> Row:
     measured = bool(case.setup["out_of_memory"])
     told = f"here it is out of memory: {failed}" if failed else "here it runs"
     one = replace(case, unit="runs", figures={OUT_OF_MEMORY if measured else "runs to its end": 1})
-    return Row(one, next(iter(one.figures)), 1, int(bool(failed) == measured), told)
+    return AccuracyRow(one, next(iter(one.figures)), 1, int(bool(failed) == measured), told)

@@ -21,7 +21,7 @@ from .. import trace
 from ..allocator.story import story
 from ..breakdown import rounded
 from ..trace.record import Trace
-from .cases import HISTORY, Case, Row
+from .cases import HISTORY, AccuracyRow, Case
 from .published import history
 
 NAME = "transformer-step"
@@ -54,7 +54,7 @@ def turned(x: torch.Tensor) -> torch.Tensor:
     return torch.cat([first, second], dim=-1).flatten(-2)
 
 
-class Layer(nn.Module):
+class PublishedLayer(nn.Module):
     """Attention and SwiGLU, each behind its norm; the weights in the order in which they were made."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Parameter(torch.empty(VOCAB, HIDDEN))
-        self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
+        self.layers = nn.ModuleList(PublishedLayer() for _ in range(LAYERS))
         self.ends = nn.ParameterList([torch.ones(HIDDEN), torch.empty(VOCAB, HIDDEN)])  # the norm and the head
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
@@ -190,13 +190,13 @@ PEAKS = ("peak of tensors", "peak allocated", "peak reserved")
 ORDER = "allocations in order"
 
 
-def rows() -> Iterator[Row]:
+def rows() -> Iterator[AccuracyRow]:
     """The run as rows of `workbook accuracy`: its three peaks, and its allocations that are predicted in order."""
     found = compare(predicted())
     for quantity, measured, answer in zip(PEAKS, found.measured, found.predicted, strict=True):
-        yield Row(_case("MiB", {quantity: measured / 2**20}), quantity, measured, answer)
+        yield AccuracyRow(_case("MiB", {quantity: measured / 2**20}), quantity, measured, answer)
     why = "sizes that agree in the longest runs of equal order"
-    yield Row(_case("blocks", {ORDER: found.allocations}), ORDER, found.allocations, found.in_order, why)
+    yield AccuracyRow(_case("blocks", {ORDER: found.allocations}), ORDER, found.allocations, found.in_order, why)
 
 
 def _case(unit: str, figures: dict[str, float]) -> Case:

@@ -18,8 +18,8 @@ from ...catalog.train_setup import TrainSetup
 from ..allocator import Comparison, compare_with_snapshot
 from ..budget import decode_bytes, serve, train, weight_bytes
 from ..work import Roof, Work
-from .cases import RECORDED, Case, Row
-from .recordings import Entry, Machine, Recording, read_all
+from .cases import RECORDED, AccuracyRow, Case
+from .recordings import Entry, RecordedDevice, Recording, read_all
 
 BUDGET, TRACE, SIMULATOR, DATASHEET = "budget", "trace", "simulator", "datasheet"
 ALLOWED = {BUDGET: 0.01, TRACE: 0.01, SIMULATOR: 0.05}  # of the recorded value; a datasheet's is a limit, no prediction
@@ -27,7 +27,7 @@ ALLOCATED, RESERVED, HELD = "peak allocated", "peak reserved", "held"
 Answers = dict[str, tuple[float, ...]]
 
 
-def predictions(entry: Entry, machine: Machine) -> Answers:
+def predictions(entry: Entry, machine: RecordedDevice) -> Answers:
     """What each instrument answers, one number for each value of `entry`, in its unit; {} where none can.
 
     A datasheet's answer is the link's rate, or the least time under the card's roof.
@@ -66,7 +66,7 @@ def replayed(recording: Recording, entry: Entry) -> Comparison:
     return compare_with_snapshot(recording.snapshot(entry))
 
 
-def rows() -> Iterator[Row]:
+def rows() -> Iterator[AccuracyRow]:
     """A row of `workbook accuracy` for each recorded size and each instrument that answers it."""
     for recording in read_all():
         for entry in recording.entries:
@@ -75,16 +75,16 @@ def rows() -> Iterator[Row]:
                     yield from _rows(recording, entry, instrument, answers)
 
 
-def _rows(recording: Recording, entry: Entry, instrument: str, answers: tuple[float, ...]) -> Iterator[Row]:
+def _rows(recording: Recording, entry: Entry, instrument: str, answers: tuple[float, ...]) -> Iterator[AccuracyRow]:
     places = [f", {x:,.0f} {entry.x_unit}" for x in entry.x] or [""]
     quantity, on, source = f"{entry.quantity}, {instrument}", recording.machine.name, recording.source(entry)
     for place, value, answer in zip(places, entry.values, answers, strict=True):
         name, figures = f"{entry.experiment} {entry.label}{place}", {quantity: value / 2**20}
         case = Case(name, RECORDED, on, entry.setup, figures, "MiB", source)
-        yield Row(case, quantity, round(value), round(answer), on)
+        yield AccuracyRow(case, quantity, round(value), round(answer), on)
 
 
-def _train(entry: Entry, fields: Mapping, machine: Machine) -> Answers:
+def _train(entry: Entry, fields: Mapping, machine: RecordedDevice) -> Answers:
     setup = TrainSetup(**fields)
     answers: Answers = {}
     if entry.quantity == ALLOCATED:
@@ -93,7 +93,7 @@ def _train(entry: Entry, fields: Mapping, machine: Machine) -> Answers:
     return answers | _of_the_trace(entry, setup, machine)
 
 
-def _of_the_trace(entry: Entry, setup: TrainSetup | ServeSetup, machine: Machine) -> Answers:
+def _of_the_trace(entry: Entry, setup: TrainSetup | ServeSetup, machine: RecordedDevice) -> Answers:
     """The peak that `entry` is; {} for anything else, and on a GPU without CUDA."""
     if entry.quantity not in (ALLOCATED, RESERVED) or not machine.is_traced:
         return {}
@@ -102,7 +102,7 @@ def _of_the_trace(entry: Entry, setup: TrainSetup | ServeSetup, machine: Machine
 
 
 @cache
-def _traced(setup: TrainSetup | ServeSetup, machine: Machine) -> tuple[int, int]:
+def _traced(setup: TrainSetup | ServeSetup, machine: RecordedDevice) -> tuple[int, int]:
     from .. import trace
 
     if isinstance(setup, ServeSetup):
@@ -112,23 +112,23 @@ def _traced(setup: TrainSetup | ServeSetup, machine: Machine) -> tuple[int, int]
     return found.peak_allocated_bytes, found.peak_reserved_bytes
 
 
-def _weights(entry: Entry, fields: Mapping, machine: Machine) -> Answers:
+def _weights(entry: Entry, fields: Mapping, machine: RecordedDevice) -> Answers:
     return {BUDGET: (weight_bytes(ServeSetup(**fields)),)} if entry.quantity == HELD else {}
 
 
-def _cache(entry: Entry, fields: Mapping, machine: Machine) -> Answers:
+def _cache(entry: Entry, fields: Mapping, machine: RecordedDevice) -> Answers:
     setups = [ServeSetup(**fields, context=int(tokens)) for tokens in entry.x]
     return {BUDGET: tuple(serve(setup).held["kv_cache"] for setup in setups)}
 
 
-def _decode(entry: Entry, fields: Mapping, machine: Machine) -> Answers:
+def _decode(entry: Entry, fields: Mapping, machine: RecordedDevice) -> Answers:
     if entry.unit == "s":
         rate = DEVICES[machine.name].memory_bytes_per_s if machine.name in DEVICES else None
         return {DATASHEET: (decode_bytes(ServeSetup(**fields)) / rate,)} if rate else {}
     return _of_the_trace(entry, ServeSetup(**fields), machine)
 
 
-def _growing(entry: Entry, fields: Mapping, machine: Machine) -> Answers:
+def _growing(entry: Entry, fields: Mapping, machine: RecordedDevice) -> Answers:
     from .. import trace
     from .ops import grown_by_cat
 
@@ -139,7 +139,7 @@ def _growing(entry: Entry, fields: Mapping, machine: Machine) -> Answers:
     return {SIMULATOR: (found.peak_reserved_bytes,)}
 
 
-def _of_the_datasheet(entry: Entry, fields: Mapping, machine: Machine) -> Answers:
+def _of_the_datasheet(entry: Entry, fields: Mapping, machine: RecordedDevice) -> Answers:
     """A link's rate, a roof, or the least time under it, where the catalogue knows the device and the figure of it."""
     if machine.name not in DEVICES:
         return {}

@@ -25,7 +25,7 @@ DO = "restore the file with git, or record it again: workbook record --force"
 
 
 @dataclass(frozen=True)
-class Machine:
+class RecordedDevice:
     """The device of a recording: its name in the catalogue, or one made of what the driver calls it.
 
     `type` is "cuda"; "cpu" in rehearsals only, which tests make and `workbook record` never writes.
@@ -51,7 +51,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Made:
+class MeasuredWith:
     """With what an entry was measured, and when. "" means unknown."""
 
     torch: str
@@ -75,7 +75,7 @@ class Entry:
     unit: str
     setup: Mapping[str, object]
     values: tuple[float, ...]
-    made: Made
+    made: MeasuredWith
     x: tuple[float, ...] = ()
     x_unit: str = ""
     snapshot: str = ""
@@ -104,7 +104,7 @@ class Entry:
 class Recording:
     """All that was recorded on one device. `folder` is where its file lies, "" before it was written."""
 
-    machine: Machine
+    machine: RecordedDevice
     entries: tuple[Entry, ...] = ()
     folder: str = ""
 
@@ -152,7 +152,7 @@ def read(path: Path) -> Recording:
         raise WorkbookError(f"{path.name} cannot be read as JSON: {problem}", "a recording", DO) from None
     if not isinstance(data, Mapping) or data.get("format") != FORMAT or not isinstance(data.get("entries"), list):
         raise WorkbookError(f"{path.name} is no recording of format {FORMAT}", "format, device and entries", DO)
-    machine = _built(Machine, data.get("device"), f"device of {path.name}", capability=tuple)
+    machine = _built(RecordedDevice, data.get("device"), f"device of {path.name}", capability=tuple)
     if machine.name != path.stem:
         raise WorkbookError(f"{path.name} is a recording of {machine.name!r}", f"a file named {machine.name}.json", DO)
     entries = tuple(_entry(raw, f"entry {number} of {path.name}") for number, raw in enumerate(data["entries"]))
@@ -199,7 +199,7 @@ def _entry(raw: object, where: str) -> Entry:
     if not isinstance(raw, Mapping):
         raise WorkbookError(f"{where} is of type {type(raw).__name__}", "an object", DO)
     given = dict(raw)
-    made = _built(Made, {name: given.pop(name) for name in _names(Made) if name in given}, where)
+    made = _built(MeasuredWith, {name: given.pop(name) for name in _names(MeasuredWith) if name in given}, where)
     if ("value" in given) == ("y" in given):
         count = "both" if "y" in given else "neither"
         raise WorkbookError(f"{where} has {count} of value and y", "a value, or a curve x and y", DO)

@@ -9,14 +9,14 @@ from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 
 from . import engine_runs, megatron, own_runs, recorded, serving
-from .cases import HISTORY, OWN_KINDS, RECORDED, Case, Row, cases
+from .cases import HISTORY, OWN_KINDS, RECORDED, AccuracyRow, Case, cases
 from .other_estimators import EstimatorAnswer, answers, listed
 from .user_cases import read
 
 ADAPTERS = ("lora", "qlora")  # kinds whose steps are rebuilt with peft
 
 
-def rows(kind: str | None = None, of: Iterable[Case] | None = None) -> Iterator[Row]:
+def rows(kind: str | None = None, of: Iterable[Case] | None = None) -> Iterator[AccuracyRow]:
     """Rebuild each case and predict it, one after the other: 74 operators take half a minute, 20 LoRA steps
     two, 16 generations two, 18 of torchtitan's up to ten, for its pipelines; 24 of Megatron's none; the history ten
     seconds.
@@ -41,7 +41,7 @@ def left_out(kind: str | None = None) -> tuple[str, ...]:
     return ADAPTERS if kind is None and find_spec("peft") is None else ()
 
 
-def rows_of(case: Case) -> Iterator[Row]:
+def rows_of(case: Case) -> Iterator[AccuracyRow]:
     """The figures of one case beside their predictions. Raises WorkbookError when its packages are missing."""
     if case.kind in ("generation", *ADAPTERS):
         yield from _generation(case) if case.kind == "generation" else _adapters(case)
@@ -61,29 +61,29 @@ def rows_of(case: Case) -> Iterator[Row]:
 
         predicted, why = ops.predict(case), ""
     for quantity, figure in case.figures.items():
-        yield Row(case, quantity, round(figure * case.unit_bytes), predicted.get(quantity), why)
+        yield AccuracyRow(case, quantity, round(figure * case.unit_bytes), predicted.get(quantity), why)
 
 
-def _adapters(case: Case) -> Iterator[Row]:
+def _adapters(case: Case) -> Iterator[AccuracyRow]:
     """A LoRA step; what it reserves is a range where the case names a release of Transformers that loads by threads."""
     from . import lora  # here, for it brings torch and transformers
 
     found, loaded = lora.traced(case)
     predicted, reserved = lora.peaks(found, loaded), lora.reserved(case, found)
     for quantity, figure in case.figures.items():
-        row = Row(case, quantity, round(figure * case.unit_bytes), predicted.get(quantity))
+        row = AccuracyRow(case, quantity, round(figure * case.unit_bytes), predicted.get(quantity))
         if reserved and quantity == "peak reserved":
             row = replace(row, why=reserved.why, span=(reserved.low, reserved.high))
         yield row
 
 
-def _generation(case: Case) -> Iterator[Row]:
+def _generation(case: Case) -> Iterator[AccuracyRow]:
     """One figure, and two instruments that answer it."""
     from . import generation
 
     (figure,) = case.figures.values()
     for instrument, predicted in generation.predict(case).items():
-        yield Row(case, instrument, round(figure * case.unit_bytes), predicted)
+        yield AccuracyRow(case, instrument, round(figure * case.unit_bytes), predicted)
 
 
 @dataclass(frozen=True)
@@ -101,20 +101,20 @@ class Summary:
         return f"{self.group:44} {self.answered:3} of {self.rows:3}   {mean:>8} {worst:>8}"
 
 
-def summaries(found: Sequence[Row]) -> list[Summary]:
+def summaries(found: Sequence[AccuracyRow]) -> list[Summary]:
     """One for each kind and quantity; reserved memory apart for each kind of attention."""
     names = dict.fromkeys(map(_group, found))
     return [_summary(name, [row for row in found if _group(row) == name]) for name in names]
 
 
-def _group(row: Row) -> str:
+def _group(row: AccuracyRow) -> str:
     if row.case.kind in ("serving", "engine", "generation", "megatron", "torchtitan", HISTORY):
         return f"{row.case.kind}, {row.quantity}"
     attention = f" ({row.case.setup['attention']})" if row.case.kind in ADAPTERS else ""
     return f"{row.case.kind}, {row.quantity}{attention}"
 
 
-def _summary(name: str, found: Sequence[Row]) -> Summary:
+def _summary(name: str, found: Sequence[AccuracyRow]) -> Summary:
     errors = [abs(row.error) for row in found if row.error is not None]
     mean = sum(errors) / len(errors) if errors else None
     return Summary(name, len(found), len(errors), mean, max(errors, default=None))
@@ -124,12 +124,12 @@ HEAD = f"{'':44} {'':22} {'predicted':>11} {'measured':>11} {'':6} {'error':>8}"
 SUM_HEAD = f"{'':44} {'answered':>10}   {'mean':>8} {'worst':>8}"
 
 
-def table(found: Iterable[Row]) -> str:
+def table(found: Iterable[AccuracyRow]) -> str:
     """The summary of `found`, a line for each group; answers only count in the errors."""
     return "\n".join([SUM_HEAD, *map(str, summaries(list(found)))])
 
 
-def as_json(found: Sequence[Row], others: Sequence[EstimatorAnswer] = ()) -> dict[str, object]:
+def as_json(found: Sequence[AccuracyRow], others: Sequence[EstimatorAnswer] = ()) -> dict[str, object]:
     """All of it as plain data; bytes but for blocks, errors as fractions, null where there is no answer."""
     return {
         "rows": [
@@ -164,7 +164,7 @@ def report(kind: str | None = None, json_wanted: bool = False, measured: str | N
     Raises WorkbookError for an unknown kind, a file that is not of the form of `user_cases.read`, or for a kind that
     needs peft where there is none.
     """
-    found: list[Row] = []
+    found: list[AccuracyRow] = []
     cases(kind)  # an unknown kind is told before anything is printed
     yours = None if measured is None else read(measured)
     if not json_wanted:

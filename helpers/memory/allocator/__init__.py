@@ -9,11 +9,11 @@ requests, `outcome` says what each did; `snapshot` reads a real allocator's hist
 it begins, `compare` says where the simulator departs from it, and `story` what it tells of the run.
 """
 
-from .blocks import Segment, SegmentBlock, State
+from .blocks import BlockState, Segment, SegmentBlock
 from .compare import Comparison, compare_with_snapshot, requests_of
 from .driver import DriverCall, SegmentEvent
-from .outcome import Outcome, OutcomeKind, OutOfMemory, Reason
-from .replay import Action, Replay, Request, alloc, empty_cache, free, replay
+from .outcome import AllocatorOutcome, OutcomeKind, OutOfMemory, Reason
+from .replay import AllocationAction, AllocationRequest, AllocatorReplay, alloc, empty_cache, free, replay
 from .settings import MIB, Settings
 from .simulator import Allocation, Allocator
 from .snapshot import Snapshot, TraceEvent, live_snapshot, pack, read_snapshot, unpack

@@ -17,7 +17,7 @@ from ..breakdown import TextEnum
 from .driver import RANGE_BYTES, Driver
 
 
-class State(TextEnum):
+class BlockState(TextEnum):
     """Of a block: `PENDING` is freed, and another stream may still use it."""
 
     ALLOCATED = "allocated"
@@ -32,12 +32,12 @@ class SegmentBlock:
     address: int
     size_bytes: int
     requested_bytes: int
-    state: State
+    state: BlockState
     name: str = ""
 
     @property
     def is_free(self) -> bool:
-        return self.state is State.FREE
+        return self.state is BlockState.FREE
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Segment:
 
     @property
     def allocated_bytes(self) -> int:
-        return sum(block.size_bytes for block in self.blocks if block.state is State.ALLOCATED)
+        return sum(block.size_bytes for block in self.blocks if block.state is BlockState.ALLOCATED)
 
     @property
     def free_bytes(self) -> int:
@@ -172,7 +172,7 @@ def _segment(head: Chunk) -> Segment:
     blocks: list[SegmentBlock] = []
     chunk: Chunk | None = head
     while chunk is not None and chunk.mapped:
-        state = State.ALLOCATED if chunk.allocated else State.FREE
+        state = BlockState.ALLOCATED if chunk.allocated else BlockState.FREE
         requested, name = (chunk.requested, chunk.name) if chunk.allocated else (0, "")
         blocks.append(SegmentBlock(chunk.address, chunk.size, requested, state, name))
         chunk = chunk.next

@@ -9,7 +9,7 @@ from ...catalog.errors import WorkbookError
 from ..breakdown import format_bytes
 from .blocks import Segment
 from .driver import RETURNS, TAKES, Driver, SegmentEvent
-from .replay import Action, Replay, Request, empty_cache, replay
+from .replay import AllocationAction, AllocationRequest, AllocatorReplay, empty_cache, replay
 from .rewind import beginning
 from .settings import Settings
 from .snapshot import Snapshot, TraceEvent
@@ -23,7 +23,7 @@ class Comparison:
     with them, and `segment_events` are the calls to the driver after them. `allocations` were compared by address.
     """
 
-    replay: Replay = field(repr=False)
+    replay: AllocatorReplay = field(repr=False)
     segment_events: int
     differences: tuple[str, ...]
     allocations: int = 0
@@ -48,14 +48,14 @@ class Comparison:
         return "\n".join([*([late] if self.begins else []), *self.differences])
 
 
-def requests_of(trace: Sequence[TraceEvent], begins: Iterable[Segment] = ()) -> list[Request]:
+def requests_of(trace: Sequence[TraceEvent], begins: Iterable[Segment] = ()) -> list[AllocationRequest]:
     """The requests in a history: its alloc and free_completed entries, and an empty_cache where segments went back.
 
     A run of segment_free is an empty_cache or the retry of a failing request; both give back the same. With
     max_split_size_mb a retry may give back less, which the replay does not tell apart. What was allocated before the
     history begins is freed if it is live in `begins`, else left out.
     """
-    requests: list[Request] = []
+    requests: list[AllocationRequest] = []
     live = {block.address for segment in begins for block in segment.blocks if not block.is_free}
     returning = False
     for event in trace:
@@ -65,10 +65,12 @@ def requests_of(trace: Sequence[TraceEvent], begins: Iterable[Segment] = ()) -> 
         name = event.where or f"{event.address:#x}"
         if event.action == "alloc":
             live.add(event.address)
-            requests.append(Request(Action.ALLOC, event.address, event.size_bytes, event.stream, name))
+            requests.append(
+                AllocationRequest(AllocationAction.ALLOC, event.address, event.size_bytes, event.stream, name)
+            )
         elif event.action == "free_completed" and event.address in live:
             live.remove(event.address)
-            requests.append(Request(Action.FREE, event.address, name=name))
+            requests.append(AllocationRequest(AllocationAction.FREE, event.address, name=name))
     return requests
 
 
@@ -112,7 +114,7 @@ def _calls(real: Sequence[TraceEvent], ours: Sequence[SegmentEvent]) -> Iterator
         yield f"{len(real)} calls to the driver on the device, {len(ours)} here"
 
 
-def _places(real: Sequence[TraceEvent], ran: Replay) -> Iterator[str]:
+def _places(real: Sequence[TraceEvent], ran: AllocatorReplay) -> Iterator[str]:
     """The first block that lies elsewhere."""
     ours = [outcome for request, outcome in zip(ran.requests, ran.outcomes, strict=True) if request.action == "alloc"]
     for number, (event, outcome) in enumerate(zip(real, ours, strict=False)):

@@ -35,7 +35,7 @@ class SegmentEvent(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Room:
+class FreeAddresses:
     """The unused upper end of a stretch of addresses."""
 
     address: int
@@ -59,7 +59,7 @@ class Driver:
         self.capacity_bytes = capacity_bytes
         self.reserved_bytes = self.peak_reserved_bytes = 0
         self.calls: list[SegmentEvent] = []
-        self._rooms: list[Room] = []  # the oldest first
+        self._rooms: list[FreeAddresses] = []  # the oldest first
         self._recorded = deque(recorded)
         self._next = min([FIRST_ADDRESS, *(address for _, address in self._recorded)])  # below all: no address twice
 
@@ -116,8 +116,8 @@ class Driver:
             self._rooms.remove(room)
         return address
 
-    def _stretch(self, size: int) -> Room:
+    def _stretch(self, size: int) -> FreeAddresses:
         taken = -(-size // STRIDE) * STRIDE
         self._next = (self._next - taken) // STRIDE * STRIDE
-        self._rooms.append(Room(self._next, taken))
+        self._rooms.append(FreeAddresses(self._next, taken))
         return self._rooms[-1]

@@ -38,7 +38,7 @@ class Reason(TextEnum):
     UNCLEAR = "unclear"
 
 
-class Outcome(NamedTuple):
+class AllocatorOutcome(NamedTuple):
     """One event's result. `size_bytes` is the block, `source_bytes` the free block or segment that it was cut from.
 
     `rest_bytes` stayed free of that source; `was` names the tensor whose memory it had been. Of a free, `size_bytes`

@@ -8,15 +8,15 @@ from typing import NamedTuple
 
 from ...catalog.errors import WorkbookError
 from ..breakdown import TextEnum, format_bytes
-from ..meter.timeline import Event
+from ..meter.timeline import AllocationEvent
 from .blocks import Segment
 from .driver import Driver, SegmentEvent
-from .outcome import Outcome, OutcomeKind, OutOfMemory
+from .outcome import AllocatorOutcome, OutcomeKind, OutOfMemory
 from .settings import Settings
 from .simulator import Allocation, Allocator
 
 
-class Action(TextEnum):
+class AllocationAction(TextEnum):
     """What a program asks of the allocator."""
 
     ALLOC = "alloc"
@@ -24,39 +24,39 @@ class Action(TextEnum):
     EMPTY_CACHE = "empty_cache"
 
 
-class Request(NamedTuple):
+class AllocationRequest(NamedTuple):
     """One request to the allocator. `key` says which tensor, `name` is what people read."""
 
-    action: Action
+    action: AllocationAction
     key: Hashable = ""
     size_bytes: int = 0
     stream: int = 0
     name: str = ""
 
     def __str__(self) -> str:
-        if self.action is Action.EMPTY_CACHE:
+        if self.action is AllocationAction.EMPTY_CACHE:
             return "empty_cache()"
-        size = f", {format_bytes(self.size_bytes)}" if self.action is Action.ALLOC else ""
+        size = f", {format_bytes(self.size_bytes)}" if self.action is AllocationAction.ALLOC else ""
         return f"{self.action} {self.name}{size}"
 
 
-def alloc(name: str, size_bytes: int, stream: int = 0) -> Request:
+def alloc(name: str, size_bytes: int, stream: int = 0) -> AllocationRequest:
     """Memory for the tensor `name`: `size_bytes` as its program asks for them, unrounded."""
-    return Request(Action.ALLOC, name, size_bytes, stream, str(name))
+    return AllocationRequest(AllocationAction.ALLOC, name, size_bytes, stream, str(name))
 
 
-def free(name: str) -> Request:
+def free(name: str) -> AllocationRequest:
     """The tensor `name` is freed."""
-    return Request(Action.FREE, name, name=str(name))
+    return AllocationRequest(AllocationAction.FREE, name, name=str(name))
 
 
-def empty_cache() -> Request:
+def empty_cache() -> AllocationRequest:
     """torch.cuda.empty_cache() is called."""
-    return Request(Action.EMPTY_CACHE)
+    return AllocationRequest(AllocationAction.EMPTY_CACHE)
 
 
 @dataclass(frozen=True)
-class Replay:
+class AllocatorReplay:
     """What a trace did to the allocator.
 
     `allocated[i]` and `reserved[i]` are bytes after event i, `outcomes[i]` what it did. `oom` is the request that
@@ -64,8 +64,8 @@ class Replay:
     """
 
     settings: Settings
-    requests: tuple[Request, ...]
-    outcomes: tuple[Outcome, ...] = field(repr=False)
+    requests: tuple[AllocationRequest, ...]
+    outcomes: tuple[AllocatorOutcome, ...] = field(repr=False)
     allocated: tuple[int, ...] = field(repr=False)
     reserved: tuple[int, ...] = field(repr=False)
     peak_allocated_bytes: int
@@ -107,13 +107,13 @@ class Replay:
 
 
 def replay(
-    events: Iterable[Request | Event],
+    events: Iterable[AllocationRequest | AllocationEvent],
     settings: Settings | str | None = None,
     capacity_bytes: int | None = None,
     allowed_bytes: int | None = None,
     driver: Driver | None = None,
     begins: Sequence[Segment] = (),
-) -> Replay:
+) -> AllocatorReplay:
     """Run `events` through an allocator that is empty at first, or that holds the segments `begins` (`rewind`).
 
     A block that is live in them is freed by its address. Their calls to the driver come first in `segment_events`.
@@ -126,7 +126,7 @@ def replay(
     allocator = Allocator(chosen, capacity_bytes, allowed_bytes, driver)
     requests = [_request(number, event) for number, event in enumerate(events)]
     live: dict[Hashable, Allocation] = dict(allocator.begin_with(begins))
-    done: list[tuple[Request, Outcome, int, int]] = []
+    done: list[tuple[AllocationRequest, AllocatorOutcome, int, int]] = []
     oom = None
     for number, request in enumerate(requests):
         try:
@@ -137,7 +137,7 @@ def replay(
         if oom:
             break
     served, outcomes, allocated, reserved = zip(*done, strict=True) if done else ((), (), (), ())
-    return Replay(
+    return AllocatorReplay(
         chosen,
         served,
         outcomes,
@@ -151,32 +151,32 @@ def replay(
     )
 
 
-def _serve(allocator: Allocator, live: dict[Hashable, Allocation], number: int, request: Request) -> None:
+def _serve(allocator: Allocator, live: dict[Hashable, Allocation], number: int, request: AllocationRequest) -> None:
     alive = request.key in live
-    if request.action is Action.EMPTY_CACHE:
+    if request.action is AllocationAction.EMPTY_CACHE:
         allocator.empty_cache()
-    elif request.action is Action.ALLOC and not alive:
+    elif request.action is AllocationAction.ALLOC and not alive:
         live[request.key] = allocator.alloc(request.size_bytes, request.stream, request.name)
-    elif request.action is Action.FREE and alive:
+    elif request.action is AllocationAction.FREE and alive:
         allocator.free(live.pop(request.key))
     else:
         raise _misuse(number, request)
 
 
-def _misuse(number: int, request: Request) -> WorkbookError:
-    if request.action is Action.ALLOC:
+def _misuse(number: int, request: AllocationRequest) -> WorkbookError:
+    if request.action is AllocationAction.ALLOC:
         what, expected = f"event {number} allocates {request.name!r}, which is alive", "a name once at a time"
         return WorkbookError(what, expected, "free it before, or give the new tensor another name")
     what = f"event {number} frees {request.name!r}, which is not alive"
     return WorkbookError(what, "a tensor that an earlier event has allocated", "look for a second free")
 
 
-def _request(number: int, event: Request | Event) -> Request:
-    if isinstance(event, Request) and event.action in tuple(Action):
-        return event._replace(action=Action(event.action))
-    if isinstance(event, Event):
+def _request(number: int, event: AllocationRequest | AllocationEvent) -> AllocationRequest:
+    if isinstance(event, AllocationRequest) and event.action in tuple(AllocationAction):
+        return event._replace(action=AllocationAction(event.action))
+    if isinstance(event, AllocationEvent):
         block = event.block
-        action = Action.ALLOC if event.sign > 0 else Action.FREE
-        return Request(action, id(block), block.size_bytes, block.stream, block.owner or block.category)
+        action = AllocationAction.ALLOC if event.sign > 0 else AllocationAction.FREE
+        return AllocationRequest(action, id(block), block.size_bytes, block.stream, block.owner or block.category)
     what = f"event {number} is a {type(event).__name__}"
     raise WorkbookError(what, "a Request or an Event", "write [alloc('a', 3 * MIB), free('a')]")

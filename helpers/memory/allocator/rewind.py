@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from ...catalog.errors import WorkbookError
-from .blocks import Segment, SegmentBlock, State
+from .blocks import BlockState, Segment, SegmentBlock
 from .driver import DriverCall
 from .settings import SMALL_BYTES, SMALL_SEGMENT_BYTES, Settings
 from .snapshot import Snapshot, TraceEvent
@@ -63,7 +63,7 @@ def _begins_empty(trace: tuple[TraceEvent, ...], final: list[Segment]) -> bool:
 
 
 def _held(segment: Segment) -> Held:
-    blocks = (block for block in segment.blocks if block.state is not State.FREE)
+    blocks = (block for block in segment.blocks if block.state is not BlockState.FREE)
     live = {block.address: (block.requested_bytes, block.size_bytes) for block in blocks}
     return Held(segment.size_bytes, segment.stream, segment.pool, live)
 
@@ -103,7 +103,7 @@ def _blocks(begin: int, held: Held, settings: Settings) -> Iterator[SegmentBlock
     places = [*sorted(held.live), end]
     for address, following in pairwise(places):
         if address > at:
-            yield SegmentBlock(at, address - at, 0, State.FREE)
+            yield SegmentBlock(at, address - at, 0, BlockState.FREE)
         requested, size = held.live[address]
         size = size or settings.block_bytes(requested)
         rest = following - address - size
@@ -112,10 +112,10 @@ def _blocks(begin: int, held: Held, settings: Settings) -> Iterator[SegmentBlock
         whole = settings.max_split_bytes is not None and size >= settings.max_split_bytes  # which is never split
         if held.pool == "large" and (whole or rest <= SMALL_BYTES):
             size += rest
-        yield SegmentBlock(address, size, requested, State.ALLOCATED, f"{address:#x}")
+        yield SegmentBlock(address, size, requested, BlockState.ALLOCATED, f"{address:#x}")
         at = address + size
     if at < end:
-        yield SegmentBlock(at, end - at, 0, State.FREE)
+        yield SegmentBlock(at, end - at, 0, BlockState.FREE)
 
 
 def _contradiction(number: int, what: str) -> WorkbookError:

@@ -15,7 +15,7 @@ from ..breakdown import BLOCK_BYTES
 from . import blocks
 from .blocks import Chunk, Pool, Segment, merge, shown
 from .driver import RANGE_BYTES, Driver
-from .outcome import Outcome, OutcomeKind, OutOfMemory, Reason
+from .outcome import AllocatorOutcome, OutcomeKind, OutOfMemory, Reason
 from .settings import SMALL_BYTES, Settings
 
 
@@ -56,7 +56,7 @@ class Allocator:
         self.small, self.large = Pool(is_small=True), Pool(is_small=False)
         self.live: dict[int, Chunk] = {}
         self.allocated_bytes = self.peak_allocated_bytes = 0
-        self.last = Outcome(OutcomeKind.NOTHING)
+        self.last = AllocatorOutcome(OutcomeKind.NOTHING)
         self._serial = 0
 
     @property
@@ -100,7 +100,7 @@ class Allocator:
         require_whole("size_bytes", size_bytes, 0, RANGE_BYTES, unit="bytes")
         self._serial += 1
         if size_bytes == 0:
-            self.last = Outcome(OutcomeKind.NOTHING, name)
+            self.last = AllocatorOutcome(OutcomeKind.NOTHING, name)
             return Allocation(self._serial, 0, 0, 0)
         size, calls = self.settings.block_bytes(size_bytes), len(self.driver.calls)
         pool = self.small if size <= SMALL_BYTES else self.large
@@ -108,7 +108,7 @@ class Allocator:
         chunk = found or self._new(pool, stream, size)
         events = tuple(self.driver.calls[calls:])
         if chunk is None:
-            self.last = Outcome(OutcomeKind.FAILED, name, size_bytes, size, events=events)
+            self.last = AllocatorOutcome(OutcomeKind.FAILED, name, size_bytes, size, events=events)
             raise self._out_of_memory(pool, stream, size, size_bytes, name)
         source, was = chunk.size, chunk.last
         rest = self._take(chunk, size) if self._should_split(chunk, size) else 0
@@ -118,7 +118,9 @@ class Allocator:
         self.live[self._serial] = chunk
         self.allocated_bytes += chunk.size
         self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
-        self.last = Outcome(kind, name, size_bytes, chunk.size, chunk.address, source, rest, was, events=events)
+        self.last = AllocatorOutcome(
+            kind, name, size_bytes, chunk.size, chunk.address, source, rest, was, events=events
+        )
         return Allocation(self._serial, chunk.address, chunk.size, size_bytes)
 
     def free(self, handle: Allocation) -> None:
@@ -126,7 +128,7 @@ class Allocator:
         if not isinstance(handle, Allocation):
             raise WorkbookError(f"{handle!r} is no allocation", "what alloc returned", "keep it: block = alloc(…)")
         if handle.size_bytes == 0:
-            self.last = Outcome(OutcomeKind.NOTHING)
+            self.last = AllocatorOutcome(OutcomeKind.NOTHING)
             return
         chunk = self.live.pop(handle.serial, None)
         if chunk is None or chunk.address != handle.address:
@@ -137,13 +139,15 @@ class Allocator:
         self.allocated_bytes -= size
         merged = merge(chunk, chunk.prev) + merge(chunk, chunk.next)
         chunk.pool.free.add(chunk)
-        self.last = Outcome(OutcomeKind.FREED, name, requested, size, handle.address, chunk.size, merged=merged)
+        self.last = AllocatorOutcome(
+            OutcomeKind.FREED, name, requested, size, handle.address, chunk.size, merged=merged
+        )
 
     def empty_cache(self) -> None:
         """Give back every segment without a live block, and every free page of expandable ones."""
         calls = len(self.driver.calls)
         self._release_cached()
-        self.last = Outcome(OutcomeKind.EMPTIED, events=tuple(self.driver.calls[calls:]))
+        self.last = AllocatorOutcome(OutcomeKind.EMPTIED, events=tuple(self.driver.calls[calls:]))
 
     def _cached(self, pool: Pool, stream: int, size: int) -> Chunk | None:
         """get_free_block: the smallest free block of the stream that is large enough, unless it may not be used."""

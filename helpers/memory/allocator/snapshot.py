@@ -19,13 +19,13 @@ from typing import Any, NamedTuple, TypeVar
 from ...catalog.errors import WorkbookError, require_whole
 from ..breakdown import BLOCK_BYTES
 from . import plain_pickle
-from .blocks import Segment, SegmentBlock, State
+from .blocks import BlockState, Segment, SegmentBlock
 
 STATES = {
-    "active_allocated": State.ALLOCATED,
-    "inactive": State.FREE,
-    "active_pending_free": State.PENDING,
-    "active_awaiting_free": State.PENDING,
+    "active_allocated": BlockState.ALLOCATED,
+    "inactive": BlockState.FREE,
+    "active_pending_free": BlockState.PENDING,
+    "active_awaiting_free": BlockState.PENDING,
 }
 LETTERS = {  # PyTorch's names of what a history holds; a packed one has those with a letter
     "alloc": "a",
@@ -151,8 +151,8 @@ def _blocks(address: int, raw: Mapping, where: str, places: _Places) -> Iterator
         state = STATES[_choice(block, "state", inside, STATES)]
         if _int(block, "address", inside, address) != address:
             raise WorkbookError(f"{inside} does not begin where the one before ends", "a whole snapshot", MAKE_ONE)
-        requested = 0 if state is State.FREE else _int(block, "requested_size", inside, size)
-        yield SegmentBlock(address, size, requested, state, places.of(block) if state is not State.FREE else "")
+        requested = 0 if state is BlockState.FREE else _int(block, "requested_size", inside, size)
+        yield SegmentBlock(address, size, requested, state, places.of(block) if state is not BlockState.FREE else "")
         address += size
 
 
@@ -219,7 +219,7 @@ def _typed(value: object, kind: type[T], where: str) -> T:
 # --- packed ----------------------------------------------------------------------------------------------------------
 
 FORMAT = 1
-PACKED_STATES = (State.ALLOCATED, State.FREE, State.PENDING)
+PACKED_STATES = (BlockState.ALLOCATED, BlockState.FREE, BlockState.PENDING)
 Columns = Mapping[str, Any]  # JSON: numbers, text and lists of them
 
 

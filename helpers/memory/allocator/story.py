@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ...catalog.errors import WorkbookError
 from ..breakdown import format_bytes
 from .compare import Comparison, compare_with_snapshot, requests_of
-from .replay import Action, Replay, replay
+from .replay import AllocationAction, AllocatorReplay, replay
 from .settings import Settings
 from .snapshot import Snapshot
 
@@ -92,7 +92,7 @@ def story(snapshot: Snapshot, device: int = 0, settings: Iterable[str] = ()) -> 
     return Story(device, found, ran.allocated[at], max(ran.reserved), at, live, others)
 
 
-def _live(snapshot: Snapshot, found: Comparison, ran: Replay, at: int) -> tuple[tuple[str, int, int], ...]:
+def _live(snapshot: Snapshot, found: Comparison, ran: AllocatorReplay, at: int) -> tuple[tuple[str, int, int], ...]:
     """What is live after request `at`, by line: a block from before has its line if it is there at the end."""
     lines = {block.address: block.name for segment in snapshot.segments for block in segment.blocks}
     live: dict[object, tuple[str, int]] = {
@@ -102,10 +102,10 @@ def _live(snapshot: Snapshot, found: Comparison, ran: Replay, at: int) -> tuple[
         if not block.is_free
     }
     for request, outcome in zip(ran.requests[: at + 1], ran.outcomes, strict=False):
-        if request.action is Action.ALLOC:
+        if request.action is AllocationAction.ALLOC:
             line = NOT_RECORDED if request.name.startswith("0x") else request.name
             live[request.key] = (line, outcome.size_bytes)
-        elif request.action is Action.FREE:
+        elif request.action is AllocationAction.FREE:
             live.pop(request.key, None)
     sizes: Counter[str] = Counter()
     counts: Counter[str] = Counter()

@@ -14,18 +14,22 @@ from pathlib import Path
 from typing import Any
 
 from ...catalog.errors import WorkbookError
-from .blocks import Segment, SegmentBlock, State
+from .blocks import BlockState, Segment, SegmentBlock
 from .driver import SegmentEvent
 from .outcome import OutcomeKind
-from .replay import Action, Replay
+from .replay import AllocationAction, AllocatorReplay
 from .snapshot import Snapshot, TraceEvent
 
-NAMES = {State.ALLOCATED: "active_allocated", State.FREE: "inactive", State.PENDING: "active_awaiting_free"}
+NAMES = {
+    BlockState.ALLOCATED: "active_allocated",
+    BlockState.FREE: "inactive",
+    BlockState.PENDING: "active_awaiting_free",
+}
 PROTOCOL = 4  # the viewer reads 2 to 4
 Entry = dict[str, Any]
 
 
-def write_for_viewer(history: Replay | Snapshot, path: str | Path) -> int:
+def write_for_viewer(history: AllocatorReplay | Snapshot, path: str | Path) -> int:
     """Write `history` as a snapshot that PyTorch's viewer opens; the bytes written. WorkbookError for an empty one,
     and where nothing can be written.
 
@@ -53,7 +57,7 @@ def _of_card(snapshot: Snapshot) -> Iterator[Entry]:
         yield _entry(event)
 
 
-def _of_replay(ran: Replay) -> Iterator[Entry]:
+def _of_replay(ran: AllocatorReplay) -> Iterator[Entry]:
     """What each request made of the driver, then the request itself."""
     called = sum(len(outcome.events) for outcome in ran.outcomes)
     yield from map(_driver, ran.segment_events[: len(ran.segment_events) - called])
@@ -62,11 +66,13 @@ def _of_replay(ran: Replay) -> Iterator[Entry]:
         yield from map(_driver, outcome.events)
         if outcome.kind is OutcomeKind.FAILED:
             yield _entry(TraceEvent("oom", 0, request.size_bytes, request.stream, request.name), device_free=0)
-        elif request.action is Action.ALLOC and outcome.size_bytes:  # of a tensor without bytes a card hears nothing
+        elif (
+            request.action is AllocationAction.ALLOC and outcome.size_bytes
+        ):  # of a tensor without bytes a card hears nothing
             size = outcome.requested_bytes
             made = live[request.key] = TraceEvent("alloc", outcome.address, size, request.stream, request.name)
             yield _entry(made)
-        elif request.action is Action.FREE and request.key in live:
+        elif request.action is AllocationAction.FREE and request.key in live:
             made = live.pop(request.key)
             yield from (_entry(made._replace(action=action)) for action in ("free_requested", "free_completed"))
 

@@ -15,8 +15,8 @@ from .cap import capped
 from .clock import default_device, fastest, graphed, settle
 from .collectives_alone import CollectivesAlone
 from .levels import MeasuredLevel, Sweep, one_thread, sweep
-from .links import Copy, copies
-from .probes import PROBES, Point, Roofline, default_format, matrix_format, roofline
+from .links import LinkCopy, copies
+from .probes import PROBES, MeasuredRoofline, ProbePoint, default_format, matrix_format, roofline
 from .ranks import Collectives, RankStep, held, rank_step
 from .traffic import Traffic
 from .training import step, training_step

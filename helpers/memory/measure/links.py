@@ -15,7 +15,7 @@ PAGEABLE, PINNED = "pageable", "pinned"
 
 
 @dataclass(frozen=True)
-class Copy:
+class LinkCopy:
     """One kind of copy: `way`, what host memory it used, and the bytes that arrive per second, in all ways together."""
 
     way: str
@@ -26,7 +26,7 @@ class Copy:
         return f"{self.way:<16}{self.memory:<10}{self.bytes_per_s / 1e9:>8.1f} GB/s"
 
 
-def copies(device: str | None = None, size_bytes: int = 2**28) -> tuple[Copy, ...]:
+def copies(device: str | None = None, size_bytes: int = 2**28) -> tuple[LinkCopy, ...]:
     """Measure copies of `size_bytes` over the host link of `device`.
 
     With a GPU: each way from pageable and from pinned memory, and both ways at once from pinned memory, which is what
@@ -39,7 +39,7 @@ def copies(device: str | None = None, size_bytes: int = 2**28) -> tuple[Copy, ..
     host = torch.ones(size_bytes // 4)  # zeros would be one page of the system, mapped many times
     runs = _inside_host(host) if where.type == "cpu" else _over_the_link(host, where)
     seconds = settle({kind: run for kind, (_, run) in runs.items()}, where)
-    return tuple(Copy(*kind, moved / seconds[kind]) for kind, (moved, _) in runs.items())
+    return tuple(LinkCopy(*kind, moved / seconds[kind]) for kind, (moved, _) in runs.items())
 
 
 def _inside_host(host: torch.Tensor) -> dict[tuple[str, str], tuple[int, Run]]:

@@ -22,7 +22,7 @@ Prepared = tuple[Work, Run]
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ProbeSizes:
     """How large the probes are: streams of `values` elements, rows and a weight of `width`, attention over `tokens`."""
 
     values: int
@@ -33,13 +33,13 @@ class Sizes:
 
 
 SIZES = {  # a stream is several times the last cache, a matrix product long enough to time
-    "cpu": Sizes(values=2**25, width=2048, heads=8, tokens=1024, side=1024),
-    "cuda": Sizes(values=2**29, width=8192, heads=32, tokens=8192, side=8192),
+    "cpu": ProbeSizes(values=2**25, width=2048, heads=8, tokens=1024, side=1024),
+    "cuda": ProbeSizes(values=2**29, width=8192, heads=32, tokens=8192, side=8192),
 }
 
 
 @dataclass(frozen=True)
-class Point:
+class ProbePoint:
     """One operator, its work by rule, and the seconds it took."""
 
     name: str
@@ -60,11 +60,11 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Roofline:
+class MeasuredRoofline:
     """A measured roof, and the points measured with it."""
 
     roof: Roof
-    points: dict[str, Point]
+    points: dict[str, ProbePoint]
 
 
 def default_format(device: str | None = None) -> str:
@@ -87,7 +87,9 @@ def matrix_format(device: str | None = None) -> str:
     return min(seconds, key=lambda name: seconds[name])
 
 
-def roofline(names: Iterable[str] | None = None, device: str | None = None, format_name: str | None = None) -> Roofline:
+def roofline(
+    names: Iterable[str] | None = None, device: str | None = None, format_name: str | None = None
+) -> MeasuredRoofline:
     """Measure the roof and, in the same passes, the operators in `names`: all of `probes_on` the device unless given.
 
     The roof is the fastest stream (read, copy, add; each writing elsewhere than it reads) and the fastest square
@@ -113,8 +115,8 @@ def roofline(names: Iterable[str] | None = None, device: str | None = None, form
     points = {}
     for name, (counted, _) in probes.items():
         share = median(one.seconds(counted) / seconds[name] for one, seconds in zip(roofs, passes, strict=True))
-        points[name] = Point(name, counted, roof.seconds(counted) / share)
-    return Roofline(roof, points)
+        points[name] = ProbePoint(name, counted, roof.seconds(counted) / share)
+    return MeasuredRoofline(roof, points)
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ class ProbeSetup:
     device: torch.device
     dtype: torch.dtype
     format_name: str
-    sizes: Sizes
+    sizes: ProbeSizes
     x: torch.Tensor
     y: torch.Tensor
     z: torch.Tensor

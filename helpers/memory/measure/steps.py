@@ -17,7 +17,7 @@ from ...catalog.errors import WorkbookError, require_package
 from ...catalog.losses import FULL
 from ...catalog.optimizers import EMBEDDING, HEAD, Optimizer
 from ...catalog.optimizers import optimizer as optimizer_rule
-from ...catalog.policies import Segment as LayerSegment
+from ...catalog.policies import PolicySegment as LayerSegment
 from ...catalog.policies import whole_layers
 from ...catalog.registered import registered
 from ...catalog.train_setup import TrainSetup
@@ -238,7 +238,7 @@ def precision_context(setup: TrainSetup, device: str) -> contextlib.AbstractCont
     return torch.autocast(device, torch.bfloat16, enabled=setup.precision_recipe.autocast)
 
 
-class Segment(nn.Module):
+class CheckpointedSegment(nn.Module):
     """Consecutive layers under one checkpoint: only the segment's input is kept for the backward pass."""
 
     def __init__(self, layers: list[nn.Module]) -> None:
@@ -269,7 +269,7 @@ def _together(segment: LayerSegment, layers: list[nn.Module]) -> nn.Module:
     if segment.how == "none":
         return layers[segment.start]
     parts = [_together(part, layers) for part in segment.parts]
-    return Segment(parts or layers[segment.start : segment.stop])
+    return CheckpointedSegment(parts or layers[segment.start : segment.stop])
 
 
 def layer_list(model: nn.Module, layers: int) -> tuple[nn.Module, str]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .meter import FreshMeter, Meter
     from .places import Place, PlacesMeter
     from .process import ProcessGrowth
-    from .timeline import Block, Event, Measurement, Timeline
+    from .timeline import AllocationEvent, Measurement, StorageLifetime, Timeline
     from .torch_alone import TorchAlone
     from .watch import Watch
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ...catalog.errors import require_number
 from ..breakdown import Part, format_bytes
-from .timeline import Event, live_at_peak
+from .timeline import AllocationEvent, live_at_peak
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,7 +31,7 @@ class Report:
     budget_bytes: int
     peak_bytes: int = 0
     unseen_bytes: int = 0
-    largest: tuple[Row, ...] = field(default=(), repr=False)
+    largest: tuple[LiveTensors, ...] = field(default=(), repr=False)
 
     @property
     def fits(self) -> bool:
@@ -52,7 +52,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Row:
+class LiveTensors:
     """Live tensors of one shape that one line made."""
 
     size_bytes: int
@@ -123,12 +123,12 @@ def _users_line() -> str:
     return ""
 
 
-def _largest_at_peak(events: list[Event]) -> tuple[Row, ...]:
+def _largest_at_peak(events: list[AllocationEvent]) -> tuple[LiveTensors, ...]:
     """What was live at the peak, by line and shape, the largest first."""
     grouped: dict[tuple[tuple[int, ...], str], list[int]] = {}
     for block in live_at_peak(events):
         grouped.setdefault((block.shape, block.owner), []).append(block.size_bytes)
-    rows = [Row(sum(sizes), len(sizes), *key) for key, sizes in grouped.items()]
+    rows = [LiveTensors(sum(sizes), len(sizes), *key) for key, sizes in grouped.items()]
     return tuple(sorted(rows, key=lambda row: row.size_bytes, reverse=True)[:LARGEST])
 
 

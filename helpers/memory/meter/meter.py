@@ -26,7 +26,7 @@ from ...catalog.sealed import sealed
 from ..breakdown import Part, rounded
 from .gradient_sum import ADD, GradientSum, adds_gradients
 from .leaves import leaves
-from .timeline import Block, Event
+from .timeline import AllocationEvent, StorageLifetime
 
 WRAPPERS = frozenset({"AsyncCollectiveTensor", "DTensor", "Float8TrainingTensor"})
 STAND_INS = frozenset({"FakeTensor", "FunctionalTensor"})  # they wrap no tensor of memory: they are counted themselves
@@ -92,8 +92,8 @@ class Meter(TorchDispatchMode):
     def __init__(self, limit_bytes: int | None = None, where: Where = lambda: ("", "")) -> None:
         super().__init__()
         self.limit_bytes, self.where = limit_bytes, where
-        self.live: dict[int, Block] = {}  # by the storage's address in C++, valid while it lives
-        self.events: list[Event] = []
+        self.live: dict[int, StorageLifetime] = {}  # by the storage's address in C++, valid while it lives
+        self.events: list[AllocationEvent] = []
         self.live_bytes = self.peak_bytes = 0
         self._finalizers: dict[int, weakref.finalize] = {}
         self._categories: dict[int, str] = {}  # of storages without bytes, should they be refilled
@@ -120,16 +120,16 @@ class Meter(TorchDispatchMode):
         if block := self.block_of(tensor):
             block.owner = owner
 
-    def block_of(self, tensor: torch.Tensor) -> Block | None:
+    def block_of(self, tensor: torch.Tensor) -> StorageLifetime | None:
         return self.live.get(local(tensor).untyped_storage()._cdata)
 
     def place_of(self, storage: torch.UntypedStorage) -> str:
         """Where a storage lies, for meters that tell places apart."""
         return ""
 
-    def hold(self, size_bytes: int, owner: str) -> Block:
+    def hold(self, size_bytes: int, owner: str) -> StorageLifetime:
         """Count a block that no operator returns; it stays."""
-        block = Block(rounded(size_bytes), LIBRARY, owner, ())
+        block = StorageLifetime(rounded(size_bytes), LIBRARY, owner, ())
         self._allocated(block)
         return block
 
@@ -146,7 +146,7 @@ class Meter(TorchDispatchMode):
         finally:
             for block in blocks:
                 self.live_bytes -= block.size_bytes
-                self.events.append(Event(block, -1, phase))
+                self.events.append(AllocationEvent(block, -1, phase))
 
     def __enter__(self) -> Meter:
         _opened(self)
@@ -198,7 +198,7 @@ class Meter(TorchDispatchMode):
         size_bytes, place = rounded(storage.nbytes()), self.place_of(storage)
         self._require_room(size_bytes, place)
         phase, owner = self.where()
-        block = Block(size_bytes, phase, owner, shape, category, place)
+        block = StorageLifetime(size_bytes, phase, owner, shape, category, place)
         self.live[storage._cdata] = block
         self._allocated(block)
         self._finalizers[storage._cdata] = _finalizer(storage)
@@ -216,10 +216,10 @@ class Meter(TorchDispatchMode):
         if storage.nbytes():
             self._count(storage, (), self._categories.get(key, Part.WORKSPACE))
 
-    def _allocated(self, block: Block) -> None:
+    def _allocated(self, block: StorageLifetime) -> None:
         self.live_bytes += block.size_bytes
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
-        self.events.append(Event(block, +1, self.where()[0]))
+        self.events.append(AllocationEvent(block, +1, self.where()[0]))
 
     def _died(self, key: int) -> None:
         if key in self._finalizers:
@@ -234,9 +234,9 @@ class Meter(TorchDispatchMode):
         if self._sum is not None and (self._sum.first, self._sum.events) == (key, len(self.events)):
             self._add_in_place(block, self._sum)
         else:
-            self.events.append(Event(block, -1, self.where()[0]))
+            self.events.append(AllocationEvent(block, -1, self.where()[0]))
 
-    def _add_in_place(self, block: Block, added: GradientSum) -> None:
+    def _add_in_place(self, block: StorageLifetime, added: GradientSum) -> None:
         """The first of two gradients had no other owner: their sum lies in its `block`, and has none of its own."""
         apart = self.events.pop().block
         self.live[added.made] = block

@@ -22,7 +22,7 @@ import torch
 
 from ..breakdown import rounded
 from .meter import LIBRARY, Meter, tell_stored
-from .timeline import Block, Event
+from .timeline import AllocationEvent, StorageLifetime
 
 
 class Place(StrEnum):
@@ -62,7 +62,7 @@ class PlacesMeter(Meter):
     def __init__(self, limits: Mapping[Place, int] | None = None) -> None:
         super().__init__()
         self.limits = dict(limits or {})
-        self._files: dict[str, Block] = {}
+        self._files: dict[str, StorageLifetime] = {}
 
     def bytes_in(self, place: Place) -> int:
         """Bytes that lie in `place` now."""
@@ -92,9 +92,9 @@ class PlacesMeter(Meter):
         key = str(Path(path).resolve())
         if old := self._files.pop(key, None):
             self.live_bytes -= old.size_bytes
-            self.events.append(Event(old, -1, old.phase))
+            self.events.append(AllocationEvent(old, -1, old.phase))
         if Path(key).exists():
-            block = Block(Path(key).stat().st_size, LIBRARY, Path(key).name, (), place=Place.DISK)
+            block = StorageLifetime(Path(key).stat().st_size, LIBRARY, Path(key).name, (), place=Place.DISK)
             self._files[key] = block
             self._allocated(block)
 

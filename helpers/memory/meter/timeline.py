@@ -14,7 +14,7 @@ ZERO_GRAD = "zero_grad"  # gradients are freed outside of a backward pass and of
 
 
 @dataclass
-class Block:
+class StorageLifetime:
     """One storage from its allocation until it is freed.
 
     `phase` is the Phase that made it, or a name of the caller's own ("" for none); `owner` is the module at work.
@@ -32,17 +32,17 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Event:
+class AllocationEvent:
     """`block` was allocated (`sign` +1) or freed (−1) while `phase` ran."""
 
-    block: Block
+    block: StorageLifetime
     sign: int
     phase: str
 
 
-def live_after(events: Iterable[Event]) -> list[Block]:
+def live_after(events: Iterable[AllocationEvent]) -> list[StorageLifetime]:
     """The blocks that `events` leave allocated, the oldest first."""
-    live: dict[int, Block] = {}
+    live: dict[int, StorageLifetime] = {}
     for event in events:
         if event.sign > 0:
             live[id(event.block)] = event.block
@@ -51,7 +51,7 @@ def live_after(events: Iterable[Event]) -> list[Block]:
     return list(live.values())
 
 
-def live_at_peak(events: Sequence[Event], first: int = 0) -> list[Block]:
+def live_at_peak(events: Sequence[AllocationEvent], first: int = 0) -> list[StorageLifetime]:
     """The blocks that are live when the bytes are most, looking from event `first` on; the oldest first."""
     total = highest = at = 0
     for number, event in enumerate(events):
@@ -111,11 +111,11 @@ class Measurement(Moments):
         return sum(self.saved_by_module.values())
 
 
-PartOf = Callable[[Block], str | None]
+PartOf = Callable[[StorageLifetime], str | None]
 
 
 def account(
-    events: Sequence[Event],
+    events: Sequence[AllocationEvent],
     before: int,
     vocab: int | None,
     hidden_bytes: int,
@@ -145,7 +145,7 @@ def account(
     return Measurement(device, peak_bytes, moments, timeline, by_module, seconds, hidden_bytes)
 
 
-def _by_module(saved: Sequence[Block]) -> dict[str, int]:
+def _by_module(saved: Sequence[StorageLifetime]) -> dict[str, int]:
     sizes: Counter[str] = Counter()
     for block in saved:
         if block.category in (Part.ACTIVATIONS, Part.LOGITS) or block.category not in PARTS:
@@ -153,21 +153,21 @@ def _by_module(saved: Sequence[Block]) -> dict[str, int]:
     return dict(sizes)
 
 
-def _part_of(block: Block, saved: set[int], vocab: int | None) -> Part:
+def _part_of(block: StorageLifetime, saved: set[int], vocab: int | None) -> Part:
     if vocab and block.shape and block.shape[-1] == vocab and block.phase != Phase.OPTIMIZER:
         return Part.LOGITS
     recomputed = block.phase == Phase.BACKWARD and block.owner
     return Part.ACTIVATIONS if id(block) in saved or recomputed else Part.WORKSPACE
 
 
-def _saved_by_forward(events: Sequence[Event]) -> list[list[Block]]:
+def _saved_by_forward(events: Sequence[AllocationEvent]) -> list[list[StorageLifetime]]:
     """For each forward (one per micro-batch): the blocks it made that are alive when its backward begins."""
     phases = [Phase.FORWARD, *(event.phase for event in events)]
     begins = [at for at, (a, b) in enumerate(pairwise(phases)) if (a, b) == (Phase.FORWARD, Phase.BACKWARD)]
     return [[block for block in live_after(events[:at]) if block.phase == Phase.FORWARD] for at in begins]
 
 
-def _timeline(events: Sequence[Event], before: int) -> Timeline:
+def _timeline(events: Sequence[AllocationEvent], before: int) -> Timeline:
     now: dict[str, int] = dict.fromkeys((*PARTS, *(event.block.category for event in events)), 0)
     series: dict[str, list[int]] = {part: [] for part in now}
     for number, event in enumerate(events):
@@ -178,7 +178,7 @@ def _timeline(events: Sequence[Event], before: int) -> Timeline:
     return Timeline({part: values for part, values in series.items() if any(values)}, _phases(events[before:]))
 
 
-def _phases(events: Sequence[Event]) -> list[str]:
+def _phases(events: Sequence[AllocationEvent]) -> list[str]:
     """What ran at each event. No phase begins with a free: outside of the others it belongs to what ran before."""
     phases: list[str] = []
     for event in events:

@@ -10,7 +10,7 @@ after the other; `training` is where the bytes of a step pass. Rates are the dat
 otherwise: with real ones both sides of a comparison are longer.
 """
 
-from .overlap import Turn, break_even_tokens, overlapped_s, turns
+from .overlap import LayerTurn, break_even_tokens, overlapped_s, turns
 from .serving import (
     DECODE,
     PREFILL,

@@ -11,7 +11,7 @@ from ...catalog.setup_fields import MAX_COUNT
 
 
 @dataclass(frozen=True)
-class Turn:
+class LayerTurn:
     """When one layer's copy and its work begin and end, in seconds from the first copy's start."""
 
     copy_starts_s: float
@@ -33,13 +33,13 @@ def overlapped_s(copies_s: Sequence[float], computes_s: Sequence[float], buffers
     return turns(copies_s, computes_s, buffers)[-1].ends_s
 
 
-def turns(copies_s: Sequence[float], computes_s: Sequence[float], buffers: int = 2) -> tuple[Turn, ...]:
+def turns(copies_s: Sequence[float], computes_s: Sequence[float], buffers: int = 2) -> tuple[LayerTurn, ...]:
     """The schedule of `overlapped_s`, layer by layer."""
     require_whole("buffers", buffers, do="pass buffers=2")
     if len(copies_s) != len(computes_s) or not copies_s:
         what = f"{len(copies_s)} copies and {len(computes_s)} layers"
         raise WorkbookError(what, "a copy for each layer, and one layer or more", "pass two lists of one length")
-    done: list[Turn] = []
+    done: list[LayerTurn] = []
     link_free_s = device_free_s = 0.0
     for at, (copy_s, compute_s) in enumerate(zip(copies_s, computes_s, strict=True)):
         buffer_free_s = done[at - buffers].ends_s if at >= buffers else 0
@@ -47,7 +47,7 @@ def turns(copies_s: Sequence[float], computes_s: Sequence[float], buffers: int =
         link_free_s = copy_starts_s + copy_s
         starts_s = max(link_free_s, device_free_s)
         device_free_s = starts_s + compute_s
-        done.append(Turn(copy_starts_s, link_free_s, starts_s, device_free_s))
+        done.append(LayerTurn(copy_starts_s, link_free_s, starts_s, device_free_s))
     return tuple(done)
 
 

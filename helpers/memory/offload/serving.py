@@ -14,7 +14,7 @@ from ...catalog.serve_setup import ServeSetup
 from ..layer_work import attention_flops, weights_met
 from ..serve.weights import KEPT, layer_bytes, layer_weight_bytes, weight_bytes
 from ..work import Roof, Work
-from .overlap import Turn, fewest, overlapped_s, turns
+from .overlap import LayerTurn, fewest, overlapped_s, turns
 
 PREFILL, DECODE = "prefill", "decode"
 SIXTEEN_BITS = ("bf16", "fp16")
@@ -42,7 +42,7 @@ class Streamed:
         return self.root_bytes + min(self.buffers, len(self.layers_bytes)) * max(self.layers_bytes)
 
     @property
-    def turns(self) -> tuple[Turn, ...]:
+    def turns(self) -> tuple[LayerTurn, ...]:
         return turns(self.copies_s, self.computes_s, self.buffers)
 
     @property

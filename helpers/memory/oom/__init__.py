@@ -11,9 +11,9 @@ of `torch.cuda.memory._dump_snapshot`. No torch; nothing in a file is executed.
 """
 
 from ..allocator import Reason
-from .explain import Explanation, Row, explain
+from .explain import CardRow, Explanation, explain
 from .file import explain_file, explain_snapshot, with_setup
-from .frames import Place, StackFrame, frames, place
+from .frames import RequestPlace, StackFrame, frames, place
 from .message import Holder, Oom, Why, clean, parse
 from .reason import why
-from .words import Change, Kind
+from .words import Change, MessageKind

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from ..allocator.outcome import Reason
-from .frames import Place
+from .frames import RequestPlace
 from .message import Oom, strangers
 from .refused import is_windows, is_wsl
-from .words import Change, Engine, Kind, cures, cures_at, kinds
+from .words import Change, KnownServer, MessageKind, cures, cures_at, kinds
 
 _VARIABLE = re.compile(r"PYTORCH_(?:[A-Z]+_)?ALLOC_CONF")
 
@@ -29,13 +29,27 @@ def _expandable(oom: Oom) -> Change:
 
 
 Named = str | Change  # a cure of messages.toml, or one with this message's own words
-DEVICE = {Kind.ALLOCATOR, Kind.DRIVER, "cublas", "cudnn", "hipblas", "async allocator", "level zero", "sglang capture"}
+DEVICE = {
+    MessageKind.ALLOCATOR,
+    MessageKind.DRIVER,
+    "cublas",
+    "cudnn",
+    "hipblas",
+    "async allocator",
+    "level zero",
+    "sglang capture",
+}
 DEVICE |= {"mps buffer", "tpu loading", "tpu"}
 ONLY_EVALUATING = {"no-grad", "last-logits"}
 
 
 def changes_for(
-    oom: Oom, reason: Reason, place: Place, training: bool = False, server: Engine | None = None, siblings: bool = False
+    oom: Oom,
+    reason: Reason,
+    place: RequestPlace,
+    training: bool = False,
+    server: KnownServer | None = None,
+    siblings: bool = False,
 ) -> tuple[Change, ...]:
     """What to do, cheapest first; at most five.
 
@@ -49,32 +63,34 @@ def changes_for(
 
 
 def _chosen(
-    oom: Oom, reason: Reason, place: Place, training: bool, server: Engine | None, siblings: bool
+    oom: Oom, reason: Reason, place: RequestPlace, training: bool, server: KnownServer | None, siblings: bool
 ) -> tuple[Named, ...]:
     here = tuple(name for name in cures_at()[place.name.lower()] if not (training and name in ONLY_EVALUATING))
     if siblings:
         return ("one-gpu-a-rank", "smi")
     if server and oom.kind in DEVICE and reason is not Reason.HOST:
         return (*(_first(oom, reason) if reason is Reason.OUTSIDE else ()), *server.cures)
-    if oom.kind == Kind.VLLM and oom.capacity_bytes:
+    if oom.kind == MessageKind.VLLM and oom.capacity_bytes:
         return ("smi", "lower-utilization", "other-card")
-    if oom.kind == Kind.VLLM and (oom.requested_bytes or oom.requested_tokens):  # one sequence is too long
+    if oom.kind == MessageKind.VLLM and (oom.requested_bytes or oom.requested_tokens):  # one sequence is too long
         return ("model-len", "kv-fp8", "utilization", "more-gpus")
-    if oom.kind == Kind.DRIVER and reason is Reason.HOST:
+    if oom.kind == MessageKind.DRIVER and reason is Reason.HOST:
         return ("no-pinning", "wsl-memory", "host-limit")
-    if oom.kind == Kind.DRIVER and reason is Reason.OUTSIDE:
+    if oom.kind == MessageKind.DRIVER and reason is Reason.OUTSIDE:
         return ("smi", "other-card")
     if own := kinds()[oom.kind].cures:
-        return (*own, *(here if oom.kind == Kind.CAP else ()))
+        return (*own, *(here if oom.kind == MessageKind.CAP else ()))
     if reason is Reason.HOST:
-        loading = place in (Place.UNKNOWN, Place.LOADING)
+        loading = place in (RequestPlace.UNKNOWN, RequestPlace.LOADING)
         return (*(("host-load",) if loading else ()), "workers", "host-limit")
     if oom.capacity_bytes and oom.requested_bytes and oom.requested_bytes > oom.capacity_bytes:
         return ("shapes", *here[:3])
     if reason is Reason.UNCLEAR:
-        return (*_of_the_unclear(oom), *(here if place is not Place.UNKNOWN else ()))
+        return (*_of_the_unclear(oom), *(here if place is not RequestPlace.UNKNOWN else ()))
     if reason is Reason.FRAGMENTED:
-        sure = {Place.LOGITS: 1, Place.PREDICTIONS: 2}.get(place, 0)  # whose cures help more than a better allocator
+        sure = {RequestPlace.LOGITS: 1, RequestPlace.PREDICTIONS: 2}.get(
+            place, 0
+        )  # whose cures help more than a better allocator
         return (*here[:sure], _expandable(oom), "reuse", "split", here[0])
     return (*_first(oom, reason), *here)
 

@@ -9,7 +9,7 @@ from ..allocator.outcome import Reason
 from ..breakdown import format_bytes
 from .frames import StackFrame
 from .message import ORDINARY_OUTSIDE_BYTES, Oom, Why, around, find_size
-from .words import Engine, Kind, Message, engines, kinds
+from .words import KnownServer, Message, MessageKind, engines, kinds
 
 PINNING = re.compile(r"pin_memory|cudaHostAlloc|cudaHostRegister|cudaMallocHost")
 CONTEXT = re.compile(r"_lazy_init|_cuda_init|cuCtxCreate|cuDevicePrimaryCtxRetain")
@@ -17,9 +17,9 @@ CONTEXT = re.compile(r"_lazy_init|_cuda_init|cuCtxCreate|cuDevicePrimaryCtxRetai
 
 def why(oom: Oom, stack: tuple[StackFrame, ...] = (), before: str = "") -> Why:
     """The reason for a message of another kind than the allocator's; `before` is the log above it."""
-    if oom.kind == Kind.VLLM:
+    if oom.kind == MessageKind.VLLM:
         return _vllm(oom, before)
-    if oom.kind == Kind.DRIVER and (decided := _driver(oom, stack)):
+    if oom.kind == MessageKind.DRIVER and (decided := _driver(oom, stack)):
         return decided
     return _known(kinds()[oom.kind], oom)
 
@@ -39,7 +39,7 @@ def _known(message: Message, oom: Oom) -> Why:
     return Why(message.reason, sentence, message.notes, message.possible)
 
 
-def server(text: str, oom: Oom, stack: tuple[StackFrame, ...]) -> Engine | None:
+def server(text: str, oom: Oom, stack: tuple[StackFrame, ...]) -> KnownServer | None:
     """The server that was at work when the message was written, by its lines around it and the frames above it."""
     told = "\n".join([around(text, oom.start, oom.start + len(oom.text)), *(frame.path for frame in stack)])
     fitting = (one for one in engines() if one.words.search(told) and (one.needs is None or one.needs.search(told)))
@@ -125,7 +125,7 @@ def _vllm(oom: Oom, before: str) -> Why:
 
 def _without_a_block(before: str) -> Why:
     """With the figures of vLLM's own log, where they stand above the message: what is taken, and what is short."""
-    known = kinds()[Kind.VLLM]
+    known = kinds()[MessageKind.VLLM]
     weights = find_size("(?:Model loading took|model weights take) {}", before, last=True)
     left = re.findall(r"(?:Available KV cache memory:|reserved for KV Cache is) (-?\d{1,9}(?:\.\d{1,9})?) ?GiB", before)
     if not weights or not left:

@@ -11,10 +11,10 @@ from ..fit import Fit
 from . import frames as stack_of
 from .cures import changes_for
 from .engines import ranks_on_one_card, server, started_together, vllm_version
-from .frames import Place, StackFrame
+from .frames import RequestPlace, StackFrame
 from .message import Oom, Why, clean, parse, strangers
 from .reason import why
-from .words import Change, Kind, cures
+from .words import Change, MessageKind, cures
 
 FAILED_AGAIN = (
     "It failed again while the first failure was being handled: inside an `except`, the error's frames "
@@ -24,7 +24,7 @@ FIRST_STEP = "If this was the first step: the states are made there, and every l
 
 
 @dataclass(frozen=True)
-class Row:
+class CardRow:
     """One line of what is on a card: bytes under a name; `note` says how it is known."""
 
     name: str
@@ -43,10 +43,10 @@ class Explanation:
 
     title: str
     why: Why
-    rows: tuple[Row, ...]
-    place: Place = Place.UNKNOWN
+    rows: tuple[CardRow, ...]
+    place: RequestPlace = RequestPlace.UNKNOWN
     frame: StackFrame | None = None
-    blocks: tuple[Row, ...] = ()
+    blocks: tuple[CardRow, ...] = ()
     changes: tuple[Change, ...] = ()
     fits: tuple[Fit, ...] = ()
     predicted: str = ""
@@ -112,7 +112,7 @@ def explain(text: str) -> Explanation:
     if oom.following and "During handling of the above exception" in text[oom.start :]:
         changes = (cures()["retry"], *changes)
         notes.append(FAILED_AGAIN)
-    if place is Place.OPTIMIZER:
+    if place is RequestPlace.OPTIMIZER:
         notes.append(FIRST_STEP)
     return Explanation(
         _title(oom, place),
@@ -122,7 +122,7 @@ def explain(text: str) -> Explanation:
         stack_of.users_line(stack),
         changes=changes,
         room_bytes=_room(oom),
-        cache_bytes=oom.free_bytes if oom.kind == Kind.VLLM and oom.capacity_bytes is None else None,
+        cache_bytes=oom.free_bytes if oom.kind == MessageKind.VLLM and oom.capacity_bytes is None else None,
         cache_tokens=oom.free_tokens,
         version=vllm_version(text),
         following=oom.following,
@@ -150,22 +150,22 @@ def _survived(count: int) -> str:
     return f"{earlier} in this log {'was' if count == 1 else 'were'} survived: the run went on. This one ended it."
 
 
-def _title(oom: Oom, place: Place) -> str:
-    where = f", {stack_of.TEXTS[place]}" if place is not Place.UNKNOWN else ""
+def _title(oom: Oom, place: RequestPlace) -> str:
+    where = f", {stack_of.TEXTS[place]}" if place is not RequestPlace.UNKNOWN else ""
     card = f" on GPU {oom.device}" if oom.device is not None else ""
-    if oom.kind == Kind.KILLED:
+    if oom.kind == MessageKind.KILLED:
         return f"A process was killed{where}"
     asked = f"{format_bytes(oom.requested_bytes)} refused" if oom.requested_bytes else "Out of memory, size not told"
     return f"{asked}{card}{where}"
 
 
-def _rows(oom: Oom) -> Iterator[Row]:
+def _rows(oom: Oom) -> Iterator[CardRow]:
     """What the message accounts for; what it does not say has no row."""
     named = (
         (
             "asked",
             oom.requested_bytes,
-            "KV cache of one sequence" if oom.kind == Kind.VLLM and not oom.capacity_bytes else "",
+            "KV cache of one sequence" if oom.kind == MessageKind.VLLM and not oom.capacity_bytes else "",
         ),
         ("the card", oom.capacity_bytes, ""),
         ("allowed", oom.allowed_bytes, "a limit below the card's size" if oom.capacity_bytes else ""),
@@ -174,13 +174,17 @@ def _rows(oom: Oom) -> Iterator[Row]:
         ("outside", oom.outside_bytes, "contexts, libraries, other processes; by subtraction"),
         ("other", oom.other_bytes, "Metal allocations that are no tensors"),
         ("free", oom.free_bytes, ""),
-        ("this process", oom.process_bytes, "all of it, its context included" if oom.kind == Kind.ALLOCATOR else ""),
+        (
+            "this process",
+            oom.process_bytes,
+            "all of it, its context included" if oom.kind == MessageKind.ALLOCATOR else "",
+        ),
     )
-    yield from (Row(name, size, note) for name, size, note in named if size is not None)
+    yield from (CardRow(name, size, note) for name, size, note in named if size is not None)
     foreign = strangers(oom)
     for held in oom.holders:
-        if held.held_bytes is not None and oom.kind == Kind.ALLOCATOR:
-            yield Row(f"process {held.pid}", held.held_bytes, "another one" if held in foreign else "")
+        if held.held_bytes is not None and oom.kind == MessageKind.ALLOCATOR:
+            yield CardRow(f"process {held.pid}", held.held_bytes, "another one" if held in foreign else "")
 
 
 def _room(oom: Oom) -> int | None:
@@ -214,7 +218,7 @@ def _page(explained: Explanation) -> Iterator[str]:
         yield from ("", f"{explained.following} more such {more} in this text; this is the first.")
 
 
-def _table(rows: tuple[Row, ...]) -> Iterator[str]:
+def _table(rows: tuple[CardRow, ...]) -> Iterator[str]:
     width = max(len(row.name) for row in rows)
     return (f"  {row.name:<{width}}  {format_bytes(row.size_bytes):>11}  {row.note}".rstrip() for row in rows)
 

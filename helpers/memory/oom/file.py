@@ -26,10 +26,10 @@ from ..fit import changes, peak_bytes
 from ..serve.engines.vllm import pool_tokens
 from ..serve.serving import serve
 from .cures import changes_for
-from .explain import Explanation, Row, explain
-from .frames import Place
-from .message import Oom, Sizes, Why
-from .words import Kind
+from .explain import CardRow, Explanation, explain
+from .frames import RequestPlace
+from .message import MessageSizes, Oom, Why
+from .words import MessageKind
 
 GZIP = b"\x1f\x8b"
 PICKLE = b"\x80"  # how a pickle of protocol 2 and later begins, and no UTF-8 text does
@@ -165,7 +165,7 @@ def explain_snapshot(snapshot: Snapshot, card: Device | None = None) -> Explanat
     title = f"No failure is recorded; GPU {device} at the moment of the dump"
     if event:
         title = f"{format_bytes(event.size_bytes)} refused on GPU {device}"
-    changes = changes_for(oom, decided.reason, Place.UNKNOWN) if event else ()
+    changes = changes_for(oom, decided.reason, RequestPlace.UNKNOWN) if event else ()
     rows, blocks = tuple(_rows(oom, segments)), tuple(_blocks(segments))
     return Explanation(title, decided, rows, blocks=blocks, changes=changes, room_bytes=oom.capacity_bytes)
 
@@ -191,7 +191,7 @@ def _facts(segments: list[Segment], event: TraceEvent | None, device: int, card:
     allocated = sum(segment.allocated_bytes for segment in segments)
     cached = sum(segment.size_bytes for segment in segments) - allocated
     asked, free = (event.size_bytes, event.address) if event else (None, None)
-    return Oom(Kind.ALLOCATOR, "", device, asked, card.capacity_bytes if card else None, free, allocated, cached)
+    return Oom(MessageKind.ALLOCATOR, "", device, asked, card.capacity_bytes if card else None, free, allocated, cached)
 
 
 def _holes(segments: Iterable[Segment]) -> int:
@@ -210,7 +210,7 @@ def _why(oom: Oom, segments: list[Segment], after: int, conf: str) -> Why:
     return Why(*_reason(oom.sizes, _holes(segments), conf), tuple(notes))
 
 
-def _reason(sizes: Sizes, hole: int, conf: str) -> tuple[Reason, str]:
+def _reason(sizes: MessageSizes, hole: int, conf: str) -> tuple[Reason, str]:
     free, cached, unused = map(format_bytes, (sizes.free, sizes.cached, sizes.unused))
     segment = _segment_bytes(sizes.asked, conf)
     if segment <= sizes.free:
@@ -237,7 +237,7 @@ def _segment_bytes(size_bytes: int, conf: str) -> int:
         return Settings().segment_bytes(size_bytes)
 
 
-def _rows(oom: Oom, segments: list[Segment]) -> list[Row]:
+def _rows(oom: Oom, segments: list[Segment]) -> list[CardRow]:
     small = sum(segment.pool == "small" for segment in segments)
     rows = [
         ("asked", oom.requested_bytes, ""),
@@ -249,10 +249,10 @@ def _rows(oom: Oom, segments: list[Segment]) -> list[Row]:
         ("outside", oom.outside_bytes, "by subtraction"),
         ("free", oom.free_bytes, "on the card, when it failed"),
     ]
-    return [Row(name, size, note) for name, size, note in rows if size is not None]
+    return [CardRow(name, size, note) for name, size, note in rows if size is not None]
 
 
-def _blocks(segments: list[Segment]) -> list[Row]:
+def _blocks(segments: list[Segment]) -> list[CardRow]:
     """Live bytes by the line that made them, the largest first."""
     sizes: Counter[str] = Counter()
     counts: Counter[str] = Counter()
@@ -260,6 +260,6 @@ def _blocks(segments: list[Segment]) -> list[Row]:
         sizes[block.name or NOT_RECORDED] += block.size_bytes
         counts[block.name or NOT_RECORDED] += 1
     notes = {name: f"{count} blocks" if count > 1 else "1 block" for name, count in counts.items()}
-    rows = [Row(name, size, notes[name]) for name, size in sizes.most_common(LARGEST)]
+    rows = [CardRow(name, size, notes[name]) for name, size in sizes.most_common(LARGEST)]
     rest = sizes.total() - sum(row.size_bytes for row in rows)
-    return [*rows, Row("everything else", rest, f"{len(sizes) - LARGEST} lines")] if rest else rows
+    return [*rows, CardRow("everything else", rest, f"{len(sizes) - LARGEST} lines")] if rest else rows

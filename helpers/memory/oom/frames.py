@@ -90,7 +90,7 @@ def users_line(stack: tuple[StackFrame, ...]) -> StackFrame | None:
     return next((frame for frame in reversed(stack) if not LIBRARY.search(frame.path)), None)
 
 
-class Place(TextEnum):
+class RequestPlace(TextEnum):
     """The kind of place where a request was made; UNKNOWN where the frames do not tell."""
 
     PREDICTIONS = "predictions that are kept"
@@ -108,47 +108,54 @@ class Place(TextEnum):
 
 # In order: a place further up also contains what stands further down (a backward pass recomputes a forward).
 PATTERNS = {
-    Place.PREDICTIONS: r":(?:torch_pad_and_concatenate|nested_concat|nested_new_like)\b",
-    Place.LOADING: r"from_pretrained|load_state_dict|_load_pretrained|safetensors|core_model_loading|serialization\.py"
-    r"|load_model|model_loader|module\.py:\d*:(?:_apply|to|cuda|convert)\b",
-    Place.OPTIMIZER: r"torch/optim/|bitsandbytes/optim/|apex/optimizers/|optimizer\.step\(|optim\.step\(",
-    Place.RECOMPUTE: r"utils/checkpoint\.py:\d*:(?:unpack_hook|recompute_fn|backward)|checkpointing\.py:\d*:backward",
-    Place.BACKWARD: r"\.backward\(|_engine_run_backward|_execution_engine|autograd/__init__\.py:\d*:(?:backward|grad)",
-    Place.KV_CACHE: r"cache_utils\.py|cache_engine\.py|kv_cache|key_cache|_allocate_kv",
-    Place.LOGITS: r"cross_entropy|loss_utils\.py|lm_head|log_softmax|logits|loss_function|CrossEntropyLoss",
-    Place.SCORES: r"eager_attention|attn_weights|attention_scores|baddbmm|math_sdp"
+    RequestPlace.PREDICTIONS: r":(?:torch_pad_and_concatenate|nested_concat|nested_new_like)\b",
+    RequestPlace.LOADING: r"from_pretrained|load_state_dict|_load_pretrained|safetensors|core_model_loading"
+    r"|serialization\.py|load_model|model_loader|module\.py:\d*:(?:_apply|to|cuda|convert)\b",
+    RequestPlace.OPTIMIZER: r"torch/optim/|bitsandbytes/optim/|apex/optimizers/|optimizer\.step\(|optim\.step\(",
+    RequestPlace.RECOMPUTE: r"utils/checkpoint\.py:\d*:(?:unpack_hook|recompute_fn|backward)"
+    r"|checkpointing\.py:\d*:backward",
+    RequestPlace.BACKWARD: r"\.backward\(|_engine_run_backward|_execution_engine"
+    r"|autograd/__init__\.py:\d*:(?:backward|grad)",
+    RequestPlace.KV_CACHE: r"cache_utils\.py|cache_engine\.py|kv_cache|key_cache|_allocate_kv",
+    RequestPlace.LOGITS: r"cross_entropy|loss_utils\.py|lm_head|log_softmax|logits|loss_function|CrossEntropyLoss",
+    RequestPlace.SCORES: r"eager_attention|attn_weights|attention_scores|baddbmm|math_sdp"
     r"|matmul\(q\w*, ?k|(?:F|functional)\.softmax\(",
-    Place.JOINING: r"torch\.(?:cat|stack|hstack|vstack)\(",
-    Place.FORWARD: r"nn/modules/|_call_impl|:forward\b",
+    RequestPlace.JOINING: r"torch\.(?:cat|stack|hstack|vstack)\(",
+    RequestPlace.FORWARD: r"nn/modules/|_call_impl|:forward\b",
 }
 TEXTS = {
-    Place.PREDICTIONS: "where an evaluation adds a batch to the predictions that it keeps",
-    Place.LOADING: "while weights were loaded or moved",
-    Place.OPTIMIZER: "in the optimizer step",
-    Place.RECOMPUTE: "in the backward pass, while a checkpointed part was recomputed",
-    Place.BACKWARD: "in the backward pass",
-    Place.KV_CACHE: "while the KV cache grew",
-    Place.LOGITS: "at the logits or the loss",
-    Place.SCORES: "at the attention scores",
-    Place.JOINING: "where tensors are joined (a copy of all of them)",
-    Place.FORWARD: "in the forward pass",
+    RequestPlace.PREDICTIONS: "where an evaluation adds a batch to the predictions that it keeps",
+    RequestPlace.LOADING: "while weights were loaded or moved",
+    RequestPlace.OPTIMIZER: "in the optimizer step",
+    RequestPlace.RECOMPUTE: "in the backward pass, while a checkpointed part was recomputed",
+    RequestPlace.BACKWARD: "in the backward pass",
+    RequestPlace.KV_CACHE: "while the KV cache grew",
+    RequestPlace.LOGITS: "at the logits or the loss",
+    RequestPlace.SCORES: "at the attention scores",
+    RequestPlace.JOINING: "where tensors are joined (a copy of all of them)",
+    RequestPlace.FORWARD: "in the forward pass",
 }
-_DEEPEST = (Place.KV_CACHE, Place.LOGITS, Place.SCORES, Place.JOINING)  # outer frames pass through all of these
+_DEEPEST = (
+    RequestPlace.KV_CACHE,
+    RequestPlace.LOGITS,
+    RequestPlace.SCORES,
+    RequestPlace.JOINING,
+)  # outer frames pass through all of these
 
 
-def place(stack: tuple[StackFrame, ...]) -> Place:
+def place(stack: tuple[StackFrame, ...]) -> RequestPlace:
     """The kind of place where the request was made.
 
     >>> place((StackFrame("train.py", 9, "main", "loss.backward()"),))
     'the backward pass'
     """
     if a_table_of_logits(stack):
-        return Place.LOGITS
+        return RequestPlace.LOGITS
     for kind, pattern in PATTERNS.items():
         asked = stack[-4:] if kind in _DEEPEST else stack
         if any(re.search(pattern, _line(frame)) for frame in asked):
             return kind
-    return Place.UNKNOWN
+    return RequestPlace.UNKNOWN
 
 
 # Of a function's name, between its underscores: `constraint` and `from_pretrained` are neither.

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ...catalog.errors import WorkbookError
 from ..allocator.outcome import Reason
-from .words import LOOKED_FOR, SIZE, Kind, kinds, matches, near
+from .words import LOOKED_FOR, SIZE, MessageKind, kinds, matches, near
 
 PREFIXES = (("K", 10), ("M", 20), ("G", 30), ("T", 40))
 UNITS = {"bytes": 1, "B": 1} | {f"{prefix}{unit}": 2**power for prefix, power in PREFIXES for unit in ("", "B", "IB")}
@@ -28,7 +28,7 @@ ORDINARY_SHARE = 4
 ROUNDING_BYTES = 2**30 // 50  # sizes are printed to 0.01 GiB; a sum of some of them is off by up to this
 
 
-class Sizes(NamedTuple):
+class MessageSizes(NamedTuple):
     """What an allocator's message says where it says all of it: the request, and the state of the card."""
 
     asked: int
@@ -86,12 +86,12 @@ class Oom:
     following: int = 0
 
     @property
-    def sizes(self) -> Sizes | None:
+    def sizes(self) -> MessageSizes | None:
         """The request, tensors, cache and free bytes, if the message gives all four."""
         asked, allocated, cached, free = self.requested_bytes, self.allocated_bytes, self.cached_bytes, self.free_bytes
         if asked is None or allocated is None or cached is None or free is None:
             return None
-        return Sizes(asked, allocated, cached, free)
+        return MessageSizes(asked, allocated, cached, free)
 
     @property
     def reserved_bytes(self) -> int | None:
@@ -218,15 +218,15 @@ def _read(kind: str, text: str) -> Oom:
     told = ((name, re.search(words, text)) for name, words in known.texts.items())
     oom = Oom(kind, text, **figures, words=tuple((name, match[1]) for name, match in told if match))
     match kind:
-        case Kind.ALLOCATOR:
+        case MessageKind.ALLOCATOR:
             return _read_allocator(oom)
-        case Kind.KILLED:
+        case MessageKind.KILLED:
             pids = re.findall(r"Killed process (\d{1,20})", text)[:1]
             return replace(oom, holders=tuple(Holder(int(pid), oom.process_bytes) for pid in pids))
-        case Kind.LLAMA_CPP | Kind.JAX:
+        case MessageKind.LLAMA_CPP | MessageKind.JAX:
             number = re.search(r"on device(?: ordinal)? (\d{1,20})|(?:CUDA|ROCm)(\d{1,20}) buffer", text)
             return replace(oom, device=int(next(filter(None, number.groups()))) if number else None)
-        case Kind.VLLM:
+        case MessageKind.VLLM:
             tokens = re.search(r"max seq len \((\d{1,20})\).*stored in KV cache \((\d{1,20})\)", text)
             if tokens:
                 return replace(oom, requested_tokens=int(tokens[1]), free_tokens=int(tokens[2]))

@@ -11,8 +11,17 @@ from ..allocator.outcome import Reason
 from ..breakdown import format_bytes
 from . import engines, refused
 from .frames import StackFrame
-from .message import ORDINARY_OUTSIDE_BYTES, ROUNDING_BYTES, Oom, Sizes, Why, others_bytes, possible_selves, strangers
-from .words import Kind
+from .message import (
+    ORDINARY_OUTSIDE_BYTES,
+    ROUNDING_BYTES,
+    MessageSizes,
+    Oom,
+    Why,
+    others_bytes,
+    possible_selves,
+    strangers,
+)
+from .words import MessageKind
 
 # A running program always has blocks that are partly used: one byte in thirty, or some segments of 20 MiB and 2 MiB.
 # Cards with 0.4 to 1.7 % cached were too small for their program (pytorch/pytorch/issues/67971, LambdaLabsML/examples/
@@ -26,7 +35,7 @@ def why(oom: Oom, stack: tuple[StackFrame, ...] = (), before: str = "") -> Why:
 
     `stack` is the traceback above it, `before` the whole log above it.
     """
-    decided = _allocator(oom) if oom.kind == Kind.ALLOCATOR else engines.why(oom, stack, before)
+    decided = _allocator(oom) if oom.kind == MessageKind.ALLOCATOR else engines.why(oom, stack, before)
     return replace(decided, notes=(*decided.notes, *_notes(oom)))
 
 
@@ -53,7 +62,7 @@ def _allocator(oom: Oom) -> Why:
     return _in_pieces(sizes)
 
 
-def _under_a_limit(sizes: Sizes, limit: int) -> Why:
+def _under_a_limit(sizes: MessageSizes, limit: int) -> Why:
     asked, allocated, cached, free = map(format_bytes, sizes)
     if sizes.allocated + sizes.asked > limit - ROUNDING_BYTES or _is_usual(sizes.cached, sizes.reserved):
         sentence = (
@@ -68,7 +77,7 @@ def _under_a_limit(sizes: Sizes, limit: int) -> Why:
     return Why(Reason.FRAGMENTED, sentence)
 
 
-def _crowded(oom: Oom, sizes: Sizes) -> Why | None:
+def _crowded(oom: Oom, sizes: MessageSizes) -> Why | None:
     """Others hold more of the card than PyTorch does, and what is free is the remainder."""
     others = others_bytes(oom)
     if others <= sizes.reserved or (sizes.asked <= sizes.free and sizes.free > others):
@@ -81,7 +90,7 @@ def _crowded(oom: Oom, sizes: Sizes) -> Why | None:
     return Why(Reason.OUTSIDE, sentence)
 
 
-def _in_pieces(sizes: Sizes) -> Why:
+def _in_pieces(sizes: MessageSizes) -> Why:
     asked, _, cached, free = map(format_bytes, sizes)
     sentence = (
         f"{format_bytes(sizes.unused)} were unused ({cached} cached by PyTorch, {free} free on the card), but no piece "
@@ -100,7 +109,7 @@ def _is_usual(cached: int, reserved: int) -> bool:
     return cached <= max(reserved // USUAL_CACHED_SHARE, USUAL_CACHED_BYTES)
 
 
-def _too_full(oom: Oom, sizes: Sizes) -> Why:
+def _too_full(oom: Oom, sizes: MessageSizes) -> Why:
     asked, allocated, cached, free = map(format_bytes, sizes)
     fits_in_pieces = sizes.asked <= sizes.unused
     missing = sizes.asked - (sizes.free if fits_in_pieces else sizes.unused)
@@ -128,7 +137,7 @@ def _too_full(oom: Oom, sizes: Sizes) -> Why:
 
 
 def _notes(oom: Oom) -> list[str]:
-    if oom.kind != Kind.ALLOCATOR:
+    if oom.kind != MessageKind.ALLOCATOR:
         return []
     notes, outside = [], oom.outside_bytes or 0
     if oom.capacity_bytes and oom.reserved_bytes and oom.reserved_bytes > oom.capacity_bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ...catalog.devices import DEVICES
 from ..allocator.outcome import Reason
 from ..breakdown import format_bytes
-from .message import ROUNDING_BYTES, Oom, Sizes, Why
+from .message import ROUNDING_BYTES, MessageSizes, Oom, Why
 
 GIB = 2**30
 XPU_SINGLE_BYTES = 4 * GIB
@@ -80,7 +80,7 @@ def without_sizes(oom: Oom) -> Why:
     return Why(Reason.UNCLEAR, sentence, possible=(Reason.FULL, Reason.FRAGMENTED))
 
 
-def although_free(oom: Oom, sizes: Sizes) -> Why:
+def although_free(oom: Oom, sizes: MessageSizes) -> Why:
     asked, _, _, free = map(format_bytes, sizes)
     sentence = f"{free} were free when the message was written, more than the {asked} asked."
     if oom.backend == "HIP":

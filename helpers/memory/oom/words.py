@@ -27,7 +27,7 @@ LOOKED_FOR = (
 )
 
 
-class Kind(TextEnum):
+class MessageKind(TextEnum):
     """Those that code asks for; messages.toml has many more. ALLOCATOR is PyTorch's, CAP this workbook's `capped`."""
 
     ALLOCATOR = "allocator"
@@ -77,7 +77,7 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Engine:
+class KnownServer:
     """A server that may be at work around a message, the words it is known by, and its own knobs."""
 
     name: str
@@ -144,10 +144,10 @@ def cures_at() -> dict[str, tuple[str, ...]]:
 
 
 @cache
-def engines() -> tuple[Engine, ...]:
+def engines() -> tuple[KnownServer, ...]:
     """The servers, in the order in which they are looked for."""
     return tuple(
-        Engine(row["name"], re.compile("|".join(row["words"])), _compiled(row.get("needs")), tuple(row["cures"]))
+        KnownServer(row["name"], re.compile("|".join(row["words"])), _compiled(row.get("needs")), tuple(row["cures"]))
         for row in _data()["engine"]
     )
 

@@ -12,7 +12,7 @@ TIME_FACTOR = 4
 
 
 @dataclass(frozen=True)
-class Stage:
+class UnetBlock:
     """A residual block, with attention behind it where it `attends`; level 0 is the full resolution."""
 
     level: int
@@ -55,23 +55,23 @@ class UNetShape:
         return TIME_FACTOR * self.base
 
     @property
-    def down(self) -> tuple[Stage, ...]:
+    def down(self) -> tuple[UnetBlock, ...]:
         """The stages in the order in which they run."""
         entries = (self.base, *self.widths[:-1])
         return tuple(
-            Stage(level, entry if block == 0 else width, width, self._attends(level), block == self.blocks - 1)
+            UnetBlock(level, entry if block == 0 else width, width, self._attends(level), block == self.blocks - 1)
             for level, (entry, width) in enumerate(zip(entries, self.widths, strict=True))
             for block in range(self.blocks)
         )
 
     @property
-    def up(self) -> tuple[Stage, ...]:
+    def up(self) -> tuple[UnetBlock, ...]:
         """From the lowest resolution back; each takes the output of its twin on the way down beside its input."""
         back = self.down[::-1]
         entries = (self.widths[-1], *(stage.outputs for stage in back))
         levels = (*(stage.level for stage in back[1:]), -1)
         return tuple(
-            Stage(twin.level, entry + twin.outputs, twin.outputs, twin.attends, after != twin.level)
+            UnetBlock(twin.level, entry + twin.outputs, twin.outputs, twin.attends, after != twin.level)
             for twin, entry, after in zip(back, entries, levels, strict=False)
         )
 
@@ -127,7 +127,7 @@ class _UNet(Layers):
         side = self.shape.side // 2**level
         return f"{side} x {side}"
 
-    def blocks_of(self, x: Tensor, time: Tensor, stage: Stage) -> Tensor:
+    def blocks_of(self, x: Tensor, time: Tensor, stage: UnetBlock) -> Tensor:
         hidden = self.residual(x, time, stage.inputs, stage.outputs)
         return self.pixel_attention(hidden, stage.outputs) if stage.attends else hidden
 

@@ -21,7 +21,7 @@ from ..breakdown import format_bytes
 from .engine_replica import replica_of
 from .search import TrainAnswer
 from .serve_search import ServeAnswer
-from .training import Engine, Layout, train_setup
+from .training import Layout, StepEngine, train_setup
 
 MOST_TRACED = 2  # micro-batches: the second meets gradients, and all after it are like it
 MOST_USERS = 64  # that a replica is traced with: each more takes time, and no other kind of tensor
@@ -64,9 +64,9 @@ def _training(answer: TrainAnswer, at: int) -> Confirmation:
         return Confirmation(predicted, None, why)
     batches = min(MOST_TRACED, layout.micro_batches)
     setup, note = train_setup(replace(layout, micro_batches=batches), goal.model, goal.sequence), ""
-    if layout.engine is Engine.ZERO:  # at stage 0: what a rank holds is what one holds
+    if layout.engine is StepEngine.ZERO:  # at stage 0: what a rank holds is what one holds
         setup = replace(setup, split=ONE_GPU)
-    elif layout.engine is Engine.MEGATRON:
+    elif layout.engine is StepEngine.MEGATRON:
         split = Split(fsdp=layout.data, tensor=layout.tensor)
         setup = replace(setup, precision="autocast-bf16", split=split)
         note = f"; it is PyTorch's FSDP2 and DTensor at the same degrees ({split}), with FP32 shards, and not Megatron"
@@ -75,7 +75,7 @@ def _training(answer: TrainAnswer, at: int) -> Confirmation:
 
 def _no_trace(layout: Layout) -> str:
     """Why a layout is not traced; "" where it is."""
-    if layout.engine is Engine.MEGATRON and layout.pipeline * layout.context * layout.expert > 1:
+    if layout.engine is StepEngine.MEGATRON and layout.pipeline * layout.context * layout.expert > 1:
         return "Megatron's code does not run here, and PyTorch's runs tensors and data alone"
     if layout.offload:
         return "an optimizer on the host is DeepSpeed's, whose code does not run here"

@@ -13,7 +13,7 @@ from dataclasses import replace
 from ..step.ranks import megatron
 from .goal import TrainGoal
 from .machine import Cards
-from .training import TORCHTITAN, Engine, Layout
+from .training import TORCHTITAN, Layout, StepEngine
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 CHECKPOINTINGS = ("none", "full")  # what every engine's configuration can say
@@ -37,7 +37,7 @@ def _undivided(goal: TrainGoal, cards: Cards) -> Iterator[Layout]:
     for method in goal.methods:
         if method != "full":
             for ranks in counts(cards.count):
-                yield Layout(Engine.ZERO, data=ranks, precision="bf16", optimizer="adamw-fused", method=method)
+                yield Layout(StepEngine.ZERO, data=ranks, precision="bf16", optimizer="adamw-fused", method=method)
 
 
 def _zero(goal: TrainGoal, cards: Cards) -> Iterator[Layout]:
@@ -49,7 +49,7 @@ def _zero(goal: TrainGoal, cards: Cards) -> Iterator[Layout]:
     for ranks in counts(cards.count):
         for precision in goal.precisions:
             for optimizer in goal.optimizers:
-                plain = Layout(Engine.ZERO, ranks, precision=precision, optimizer=optimizer)
+                plain = Layout(StepEngine.ZERO, ranks, precision=precision, optimizer=optimizer)
                 for stage in (0, 1, 2, 3) if ranks > 1 else (0,):
                     if stage < 3 or (precision, optimizer) != ("autocast-bf16", "adamw-fused"):
                         yield replace(plain, zero=stage)
@@ -64,7 +64,7 @@ def _fsdp2(goal: TrainGoal, cards: Cards) -> Iterator[Layout]:
         return
     for ranks in counts(cards.count)[1:]:
         for reduced in ("fp32", "bf16") if goal.model.name in TORCHTITAN else ("bf16",):
-            yield Layout(Engine.FSDP2, ranks, precision="autocast-bf16", reduced=reduced)
+            yield Layout(StepEngine.FSDP2, ranks, precision="autocast-bf16", reduced=reduced)
 
 
 def _megatron(goal: TrainGoal, cards: Cards) -> Iterator[Layout]:
@@ -80,7 +80,7 @@ def _megatron(goal: TrainGoal, cards: Cards) -> Iterator[Layout]:
                 group = tensor * pipeline * context
                 for data in counts(cards.count // group):
                     for expert in expert_ranks(experts, data * context):
-                        yield Layout(Engine.MEGATRON, data, tensor, pipeline, context, expert)
+                        yield Layout(StepEngine.MEGATRON, data, tensor, pipeline, context, expert)
 
 
 def with_batches(goal: TrainGoal, layout: Layout) -> Iterator[Layout]:

@@ -15,8 +15,8 @@ from ...catalog.devices import DEVICES, Device
 from ...catalog.errors import WorkbookError
 from .goal import METHODS, SERVED_KV, SERVED_WEIGHTS, ServeGoal, TrainGoal
 from .machine import MOST_CARDS, Cards
-from .search import Reason, TrainAnswer, TrainPlan, plan_training
-from .serve_search import ServeAnswer, ServePlan, Shortage, plan_serving
+from .search import LayoutRefusal, TrainAnswer, TrainPlan, plan_training
+from .serve_search import ServeAnswer, ServePlan, ServeShortage, plan_serving
 
 LARGER = ("h200-141gb", "b200-180gb")  # that most clouds offer
 FEWER_BITS = tuple((weights, kv) for weights in SERVED_WEIGHTS[1:] for kv in SERVED_KV)
@@ -43,7 +43,7 @@ def least_for_training(answer: TrainAnswer) -> list[Offer]:
         return plan_training(goal, [cards], answer.rates).plans
 
     offers = list(_more(answer.fleet, plans_on, min(late, default=1)))
-    if all(one.reason is Reason.BYTES for one in answer.failures):
+    if all(one.reason is LayoutRefusal.BYTES for one in answer.failures):
         for method in METHODS[1:]:
             if method in goal.methods:
                 continue
@@ -57,7 +57,7 @@ def least_for_training(answer: TrainAnswer) -> list[Offer]:
 def least_for_serving(answer: ServeAnswer) -> list[Offer]:
     """More of each card, then larger cards, then fewer bits on the same cards, then fewer users."""
     goal, rates = answer.goal, answer.rates
-    short = [one.needed / one.limit for one in answer.failures if one.shortage is Shortage.CARDS]
+    short = [one.needed / one.limit for one in answer.failures if one.shortage is ServeShortage.CARDS]
 
     def plans_on(cards: Cards) -> Plans:
         return plan_serving(goal, [cards], rates).plans

@@ -28,7 +28,7 @@ from .search import TrainPlan, plan_training
 from .seconds import Efficiency, Seconds
 from .serve_search import ServePlan, plan_serving
 from .step import step_time
-from .training import Engine, Job, Layout
+from .training import Job, Layout, StepEngine
 
 _DATA = Path(__file__).parent / "data" / "published.json"
 HOUR = 3600
@@ -38,7 +38,7 @@ TORCHTITANS = Figure(96_000_000_000, "bytes", "convention", "96 GB, as its bench
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedRun:
     """One run. `layout` is None where the source gives none, or none that a closed form here knows; `miss` is the
     reason where the planner is known to be wrong about it."""
 
@@ -63,7 +63,7 @@ class Score:
     as an interval; `own_time` the published layout's step by its clock, for `step_s`. `why` says what it refused.
     """
 
-    run: Published
+    run: PublishedRun
     feasible: bool
     best: TrainPlan | None
     predicted_gib: float | None = None
@@ -122,7 +122,7 @@ class Score:
 
 
 @cache
-def published() -> tuple[Published, ...]:
+def published() -> tuple[PublishedRun, ...]:
     """All rows, those of torchtitan last."""
     rows = json.loads(_DATA.read_text(encoding="utf-8"))["rows"]
     return (*map(_row, rows), *_torchtitans())
@@ -133,7 +133,7 @@ def scores() -> Iterator[Score]:
     yield from map(score, published())
 
 
-def score(run: Published, rates: Efficiency | None = None) -> Score:
+def score(run: PublishedRun, rates: Efficiency | None = None) -> Score:
     """The planner on one published run: its layout, and the best plan for the same goal on the same cards."""
     rates, cards = rates or Efficiency(), Cards(run.card, run.cards, per_hour=1.0)
     try:
@@ -180,7 +180,7 @@ def summary(found: Sequence[Score]) -> str:
 
 
 @dataclass(frozen=True)
-class Service:
+class PublishedService:
     """A service that somebody publishes as running: a model in a format on so many cards."""
 
     name: str
@@ -196,17 +196,17 @@ class Service:
 
 
 @cache
-def services() -> tuple[Service, ...]:
+def services() -> tuple[PublishedService, ...]:
     """Published services, each for one user with 8,192 tokens, which the sources leave open."""
     found = []
     for row in json.loads(_DATA.read_text(encoding="utf-8"))["services"]:
         goal = ServeGoal(row["model"], weights=(row["weights"],), kv=("bf16",))
         name = f"{row['model']}, {row['weights']}, {row['cards']} x {row['card']}"
-        found.append(Service(name, row["card"], row["cards"], goal, row["source"]))
+        found.append(PublishedService(name, row["card"], row["cards"], goal, row["source"]))
     return tuple(found)
 
 
-def _card_hours(run: Published) -> float | None:
+def _card_hours(run: PublishedRun) -> float | None:
     """What the run took for the goal's tokens."""
     if run.step_s is None:
         return run.card_hours
@@ -214,7 +214,7 @@ def _card_hours(run: Published) -> float | None:
     return steps * run.step_s * run.cards / HOUR
 
 
-def _row(row: Mapping) -> Published:
+def _row(row: Mapping) -> PublishedRun:
     shape = model({**model(row["model"]).config, **row["changed"]}) if row["changed"] else model(row["model"])
     goal = TrainGoal(
         shape,
@@ -223,13 +223,13 @@ def _row(row: Mapping) -> Published:
         batch_tokens=row["batch"] * row["sequence"],
         optimizers=("adamw-fused",),
     )
-    layout = Layout(Engine.MEGATRON, **row["layout"]) if "layout" in row else None
+    layout = Layout(StepEngine.MEGATRON, **row["layout"]) if "layout" in row else None
     measured = {name: row.get(name) for name in ("peak_gib", "step_s", "card_hours")}
     miss = row.get("miss", "")
-    return Published(row["name"], row["card"], row["cards"], goal, row["source"], layout, miss=miss, **measured)
+    return PublishedRun(row["name"], row["card"], row["cards"], goal, row["source"], layout, miss=miss, **measured)
 
 
-def _torchtitans() -> Iterator[Published]:
+def _torchtitans() -> Iterator[PublishedRun]:
     card = replace(resolve_device("h100"), capacity=TORCHTITANS)
     for case in cases("torchtitan"):
         setup = case.setup
@@ -240,4 +240,4 @@ def _torchtitans() -> Iterator[Published]:
             batch_tokens=setup["batch"] * setup["fsdp"] * setup["sequence"],
             optimizers=("adamw-fused",),
         )
-        yield Published(case.name, card, ranks, goal, case.source, peak_gib=case.figures["peak reserved"])
+        yield PublishedRun(case.name, card, ranks, goal, case.source, peak_gib=case.figures["peak reserved"])

@@ -21,14 +21,14 @@ from .goal import TrainGoal
 from .layouts import training_layouts
 from .machine import Cards, require_comparable
 from .seconds import Efficiency, Seconds
-from .step import StepTime, step_time
+from .step import StepSeconds, step_time
 from .training import Job, Layout, Need, attention_of
 
 MOST_PLANS = 10
 WORTH_A_COMPROMISE = 0.95  # what gives something up is listed where it costs less than this share of the best without
 
 
-class Reason(TextEnum):
+class LayoutRefusal(TextEnum):
     """Why a layout is no plan."""
 
     BYTES = "bytes"
@@ -42,7 +42,7 @@ class TrainPlan:
     cards: Cards
     layout: Layout
     need: Need
-    step: StepTime
+    step: StepSeconds
     steps: int
 
     @property
@@ -74,9 +74,9 @@ class Failure:
 
     cards: Cards
     layout: Layout
-    step: StepTime
+    step: StepSeconds
     hours: Seconds
-    reason: Reason
+    reason: LayoutRefusal
     held_bytes: int
     need: Need | None = None
 
@@ -118,7 +118,7 @@ class Timed:
 
     cards: Cards
     layout: Layout
-    step: StepTime
+    step: StepSeconds
     steps: int
 
     @property
@@ -197,12 +197,12 @@ def tried(goal: TrainGoal, job: Job, one: Timed) -> TrainPlan | Failure:
     room = one.cards.room_of(one.layout.ranks).for_tensors_bytes
     held = job.held_bytes(one.layout)
     if goal.deadline_s is not None and one.hours.middle * 3600 > goal.deadline_s:
-        return Failure(one.cards, one.layout, one.step, one.hours, Reason.DEADLINE, held)
+        return Failure(one.cards, one.layout, one.step, one.hours, LayoutRefusal.DEADLINE, held)
     if held > room:
-        return Failure(one.cards, one.layout, one.step, one.hours, Reason.BYTES, held)
+        return Failure(one.cards, one.layout, one.step, one.hours, LayoutRefusal.BYTES, held)
     need = job.need(one.layout, one.cards.device)
     if need.total > room:
-        return Failure(one.cards, one.layout, one.step, one.hours, Reason.BYTES, held, need)
+        return Failure(one.cards, one.layout, one.step, one.hours, LayoutRefusal.BYTES, held, need)
     return TrainPlan(one.cards, one.layout, need, one.step, one.steps)
 
 

@@ -23,7 +23,7 @@ from .serving import Replica
 
 
 @dataclass(frozen=True)
-class Choice:
+class ReplicaChoice:
     """`number` replicas that hold the goal's users, with the seconds between tokens; a plan without its bytes."""
 
     replica: Replica
@@ -48,7 +48,7 @@ class ServeFrontier:
     goal: ServeGoal
     cards: Cards
     plans: tuple[ServePlan, ...]
-    choices: tuple[Choice, ...]
+    choices: tuple[ReplicaChoice, ...]
 
     def cheapest_within(self, latency_s: float) -> ServePlan | None:
         """What `plan_serving` lists first: the fewest cards, then the fewest compromises, then the quickest; None where
@@ -90,16 +90,16 @@ def _replicas(goal: ServeGoal, cards: Cards, rates: Efficiency) -> tuple[Replica
     return tuple(replicas(goal, cards, rates))
 
 
-def _choices(replica: Replica, users: int, cards: int) -> Iterator[Choice]:
+def _choices(replica: Replica, users: int, cards: int) -> Iterator[ReplicaChoice]:
     """Each number of replicas that holds the users and leaves none of them without work."""
     if not replica.most_users:
         return
     fewest, most = -(-users // replica.most_users), min(cards // replica.layout.ranks, users)
     for number in range(fewest, most + 1):
-        yield Choice(replica, number, replica.between_tokens(-(-users // number)))
+        yield ReplicaChoice(replica, number, replica.between_tokens(-(-users // number)))
 
 
-def _unbeaten(choices: Iterable[Choice]) -> Iterator[Choice]:
+def _unbeaten(choices: Iterable[ReplicaChoice]) -> Iterator[ReplicaChoice]:
     """From the cheapest on: whatever comes later takes more cards and less time."""
     best = float("inf")
     for one in sorted(choices, key=lambda one: (one.ranks, one.between_tokens.middle, one.order)):
@@ -108,5 +108,5 @@ def _unbeaten(choices: Iterable[Choice]) -> Iterator[Choice]:
             yield one
 
 
-def _plan(goal: ServeGoal, cards: Cards, choice: Choice) -> ServePlan:
+def _plan(goal: ServeGoal, cards: Cards, choice: ReplicaChoice) -> ServePlan:
     return replace(plan_of(goal, choice.replica, choice.number), cards=cards)

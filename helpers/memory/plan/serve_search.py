@@ -27,7 +27,7 @@ TENSOR = (1, 2, 4, 8)
 PIPELINE = (1, 2, 4, 8)
 
 
-class Shortage(TextEnum):
+class ServeShortage(TextEnum):
     """Why a layout serves nobody, or not enough."""
 
     WEIGHTS = "weights"
@@ -74,7 +74,7 @@ class ServeFailure:
 
     cards: Cards
     layout: ReplicaLayout
-    shortage: Shortage
+    shortage: ServeShortage
     needed: float
     limit: float
     ranks: int
@@ -148,13 +148,13 @@ def _tried(goal: ServeGoal, replica: Replica) -> ServePlan | ServeFailure:
     room = replica.room_bytes
     fits = replica.most_users
     if fits < 1:
-        short = Shortage.WEIGHTS if replica.weight_bytes > room else Shortage.KV_CACHE
-        needed = replica.weight_bytes if short is Shortage.WEIGHTS else replica.parts(1).total
+        short = ServeShortage.WEIGHTS if replica.weight_bytes > room else ServeShortage.KV_CACHE
+        needed = replica.weight_bytes if short is ServeShortage.WEIGHTS else replica.parts(1).total
         return ServeFailure(cards, layout, short, needed, room, layout.ranks)
     most = min(fits, goal.users)
     for short, limit, seconds in (
-        (Shortage.LATENCY, goal.latency_s, replica.between_tokens),
-        (Shortage.FIRST_TOKEN, goal.ttft_s, replica.first_token),
+        (ServeShortage.LATENCY, goal.latency_s, replica.between_tokens),
+        (ServeShortage.FIRST_TOKEN, goal.ttft_s, replica.first_token),
     ):
         if limit is None:
             continue
@@ -163,7 +163,7 @@ def _tried(goal: ServeGoal, replica: Replica) -> ServePlan | ServeFailure:
         most = largest(partial(_within, seconds, limit), most)
     number = -(-goal.users // most)
     if number * layout.ranks > cards.count:
-        return ServeFailure(cards, layout, Shortage.CARDS, number * layout.ranks, cards.count, layout.ranks)
+        return ServeFailure(cards, layout, ServeShortage.CARDS, number * layout.ranks, cards.count, layout.ranks)
     return plan_of(goal, replica, number)
 
 

@@ -15,7 +15,7 @@ from ..step.ranks import megatron, zero
 from ..step.ranks.fsdp2 import widths
 from .machine import Cards
 from .seconds import NOTHING, Efficiency, Seconds, added, at
-from .training import Engine, Job, Layout, train_setup
+from .training import Job, Layout, StepEngine, train_setup
 
 BF16 = 2
 # Passes of a layer's input over the tensor-parallel ranks: in the forward two gathers and two reduce-scatters, in the
@@ -25,7 +25,7 @@ ALL_TO_ALLS = 4
 
 
 @dataclass(frozen=True)
-class StepTime:
+class StepSeconds:
     """Seconds of a step by what they go to; `total` is their sum, since only what is exposed is counted."""
 
     products: Seconds
@@ -61,7 +61,7 @@ class StepTime:
         return max(self.parts, key=lambda name: self.parts[name].middle)
 
 
-def step_time(job: Job, layout: Layout, cards: Cards, rates: Efficiency) -> StepTime:
+def step_time(job: Job, layout: Layout, cards: Cards, rates: Efficiency) -> StepSeconds:
     """The interval of a step. Llama-3-8B, a batch of 4M tokens on 8 H100 with ZeRO-2: about a minute."""
     sequences = layout.micro_batch * layout.micro_batches  # that one rank sees
     flops = job.flops(layout)
@@ -73,7 +73,7 @@ def step_time(job: Job, layout: Layout, cards: Cards, rates: Efficiency) -> Step
     context = _context_links(job, layout, cards, rates)
     expert = _expert_links(job, layout, cards, rates)
     bubble = added(products, tensor, expert).times((layout.pipeline - 1) / layout.micro_batches)
-    return StepTime(
+    return StepSeconds(
         products,
         tensor,
         context,
@@ -137,18 +137,18 @@ def sent_bytes(job: Job, layout: Layout) -> tuple[float, float]:
     group = layout.data * layout.context
     passed = _passed(job, layout, group)
     weight, grad = megatron.BF16, megatron.FP32
-    if layout.engine is Engine.FSDP2:  # the root, what is in no layer, is gathered once: it stays for the backward
+    if layout.engine is StepEngine.FSDP2:  # the root, what is in no layer, is gathered once: it stays for the backward
         _, gathered, reduced = widths(layout.precision, layout.reduced)
         root, *_ = zero.units(job.model)
         return 0, passed * (2 * gathered + reduced) - root * gathered * (group - 1) / group
-    if layout.engine is Engine.ZERO:
+    if layout.engine is StepEngine.ZERO:
         recipe = train_setup(layout, job.model, 1).precision_recipe
         weight, grad = recipe.weight_bytes, recipe.grad_bytes
     if layout.zero == 3:
         return 0, passed * (2 * weight + grad)
     if layout.zero == 2:
         return passed * weight, passed * grad
-    return passed * (2 * grad if layout.engine is Engine.ZERO and not layout.zero else weight + grad), 0
+    return passed * (2 * grad if layout.engine is StepEngine.ZERO and not layout.zero else weight + grad), 0
 
 
 def _passed(job: Job, layout: Layout, group: int) -> float:

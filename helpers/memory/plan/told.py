@@ -8,9 +8,9 @@ from dataclasses import replace
 from ..breakdown import Breakdown, format_bytes
 from .goal import FINE_TUNING_BATCH, PRETRAINING_BATCH
 from .least import Offer, least_for_training
-from .search import Failure, Reason, TrainAnswer, TrainPlan
+from .search import Failure, LayoutRefusal, TrainAnswer, TrainPlan
 from .seconds import Seconds
-from .training import Engine, Job, Layout
+from .training import Job, Layout, StepEngine
 
 PRECISIONS = {
     "megatron-bf16": "BF16 weights, FP32 masters",
@@ -55,7 +55,7 @@ def _row(plan: TrainPlan) -> tuple[str, ...]:
 def _kept(layout: Layout) -> str:
     if layout.method != "full":
         return layout.method.upper().replace("LORA", "LoRA")
-    if layout.engine is Engine.FSDP2:
+    if layout.engine is StepEngine.FSDP2:
         return REDUCTIONS[layout.reduced]
     return PRECISIONS.get(layout.precision, layout.precision) + (", 8-bit AdamW" if "8bit" in layout.optimizer else "")
 
@@ -150,7 +150,7 @@ def failure_told(failed: Failure, answer: TrainAnswer) -> str:
     cards = f"{layout.ranks:,} x {failed.cards.device.name}"
     host = ", states on the host" if layout.offload else ""
     name = f"{layout}{host} on {cards} with {_kept(layout)} and {CHECKPOINTS[layout.checkpointing]}"
-    if failed.reason is Reason.DEADLINE:
+    if failed.reason is LayoutRefusal.DEADLINE:
         deadline = answer.goal.deadline_s or 0
         return f"{name} takes {duration(failed.hours.middle * 3600)} and the deadline is {duration(deadline)}."
     room, needed = failed.cards.room_of(layout.ranks), format_bytes(failed.need_bytes)
@@ -172,7 +172,7 @@ def _impossible(answer: TrainAnswer) -> Iterator[str]:
 
 def nearest_failure(answer: TrainAnswer) -> Failure | None:
     """What misses the deadline by least, or else needs the fewest bytes."""
-    late = [one for one in answer.failures if one.reason is Reason.DEADLINE]
+    late = [one for one in answer.failures if one.reason is LayoutRefusal.DEADLINE]
     late = [one for one in late if one.held_bytes <= one.cards.room_of(one.layout.ranks).for_tensors_bytes]
     if late:
         return min(late, key=lambda one: one.hours.middle)

@@ -12,7 +12,7 @@ from ..serve.engines.weights import longest_context
 from ..serve.weights import weight_bytes
 from .engine_replica import replica_of
 from .least import least_for_serving
-from .serve_search import ServeAnswer, ServeFailure, ServePlan, Shortage
+from .serve_search import ServeAnswer, ServeFailure, ServePlan, ServeShortage
 from .told import dollars, duration, interval, offers_told, parts_told, table
 
 COLUMNS = ("", "cards", "a replica", "weights", "KV", "users each", "a rank", "first token", "next token", "an hour")
@@ -120,11 +120,11 @@ def serve_failure_told(failed: ServeFailure) -> str:
     needed, there = format_bytes(failed.needed), f"{format_bytes(failed.limit)} are there"
     name = f"{layout} of {failed.cards.device.name} with {layout.weights} weights and a {layout.kv} KV cache"
     match failed.shortage:
-        case Shortage.WEIGHTS:
+        case ServeShortage.WEIGHTS:
             return f"{name}: the weights alone take {needed} a rank, and {there}."
-        case Shortage.KV_CACHE:
+        case ServeShortage.KV_CACHE:
             return f"{name}: one user takes {needed} a rank with the weights, and {there}."
-        case Shortage.CARDS:
+        case ServeShortage.CARDS:
             return f"{name}: its replicas would need {failed.needed:,.0f} cards, and there are {failed.limit:,.0f}."
     took, limit = duration(failed.needed), duration(failed.limit)
     return f"{name}: {failed.shortage} is {took} for one user already, and the limit is {limit}."
@@ -132,7 +132,7 @@ def serve_failure_told(failed: ServeFailure) -> str:
 
 def _impossible(answer: ServeAnswer) -> Iterator[str]:
     goal, cards = answer.goal, max(answer.fleet, key=lambda one: one.count * one.device.capacity_bytes)
-    short = [one for one in answer.failures if one.shortage in (Shortage.WEIGHTS, Shortage.KV_CACHE)]
+    short = [one for one in answer.failures if one.shortage in (ServeShortage.WEIGHTS, ServeShortage.KV_CACHE)]
     if len(short) == len(answer.failures) and short:
         format_name = min(goal.weights, key=lambda name: weight_bytes(ServeSetup(goal.model, name)))
         held = budget.serve(ServeSetup(goal.model, format_name, goal.kv[-1], context=goal.context)).held
@@ -142,7 +142,9 @@ def _impossible(answer: ServeAnswer) -> Iterator[str]:
             f"{format_bytes(cards.room.for_tensors_bytes * cards.count)} to give."
         )
     elif answer.failures:
-        nearest = min(answer.failures, key=lambda one: (one.shortage is not Shortage.CARDS, one.needed / one.limit))
+        nearest = min(
+            answer.failures, key=lambda one: (one.shortage is not ServeShortage.CARDS, one.needed / one.limit)
+        )
         yield f"No plan. Nearest was this one: {serve_failure_told(nearest)}"
     else:
         yield f"No plan: {goal.model.name} cannot be divided over these cards."

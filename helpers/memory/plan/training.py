@@ -36,7 +36,7 @@ TORCHTITAN = {  # the flavors of what its model registry calls "llama3"
 }
 
 
-class Engine(TextEnum):
+class StepEngine(TextEnum):
     """Whose step it is."""
 
     ZERO = "ZeRO"
@@ -54,7 +54,7 @@ class Layout:
     FSDP2 divides all by `data`, and `reduced` is the format in which it adds gradients over the ranks.
     """
 
-    engine: Engine
+    engine: StepEngine
     data: int = 1
     tensor: int = 1
     pipeline: int = 1
@@ -97,9 +97,9 @@ class Layout:
         degrees = [("TP", self.tensor), ("PP", self.pipeline), ("CP", self.context), ("DP", self.data)]
         named = " x ".join(f"{name} {size}" for name, size in degrees if size > 1) or "one card"
         named += f", EP {self.expert}" if self.expert > 1 else ""
-        if self.engine is Engine.MEGATRON:
+        if self.engine is StepEngine.MEGATRON:
             return f"{named}, ZeRO-1" if self.data > 1 else named
-        if self.engine is Engine.FSDP2:
+        if self.engine is StepEngine.FSDP2:
             return f"FSDP2 x {self.data}"
         name = f"ZeRO-{self.zero}" if self.zero else "DDP" if self.data > 1 else "one card"
         return f"{name} x {self.data}" if self.data > 1 else name
@@ -117,9 +117,9 @@ def adapter_of(method: str, model: ModelShape) -> Adapter | None:
 
 
 def _split_of(layout: Layout) -> Split:
-    if layout.engine is Engine.ZERO:
+    if layout.engine is StepEngine.ZERO:
         return Split(layout.data, layout.zero)
-    return Split(fsdp=layout.data, reduced=layout.reduced) if layout.engine is Engine.FSDP2 else ONE_GPU
+    return Split(fsdp=layout.data, reduced=layout.reduced) if layout.engine is StepEngine.FSDP2 else ONE_GPU
 
 
 def train_setup(layout: Layout, model: ModelShape, sequence: int) -> TrainSetup:
@@ -179,14 +179,14 @@ class Job:
         self.model, self.sequence = model, sequence
         self.parameters = model.parameters
         self.experts = sum(map(expert_weights, model.layers))
-        self._flops: dict[tuple[str, str, Engine], StepFlops] = {}
+        self._flops: dict[tuple[str, str, StepEngine], StepFlops] = {}
         self._held: dict[Layout, int] = {}
 
     def flops(self, layout: Layout) -> StepFlops:
         """FLOPs of one sequence, without those of pairs that a mask hides: fused kernels skip their blocks."""
         key = layout.checkpointing, layout.method, layout.engine
         if key not in self._flops:
-            alone = Layout(Engine.ZERO, precision="bf16", checkpointing=layout.checkpointing, method=layout.method)
+            alone = Layout(StepEngine.ZERO, precision="bf16", checkpointing=layout.checkpointing, method=layout.method)
             setup = train_setup(alone, self.model, self.sequence)
             flops = step_flops(setup)
             masked = self._masked() if setup.attention == "sdpa" else 0
@@ -195,9 +195,9 @@ class Job:
             self._flops[key] = StepFlops(flops.forward - masked, backward, again)
         return self._flops[key]
 
-    def _again(self, flops: StepFlops, engine: Engine) -> int:
+    def _again(self, flops: StepFlops, engine: StepEngine) -> int:
         """Megatron runs a whole layer again; PyTorch stops before its last product, whose result nobody reads."""
-        if engine is not Engine.MEGATRON:
+        if engine is not StepEngine.MEGATRON:
             return flops.recomputed
         return flops.forward - matmul(self.sequence, self.model.vocab, self.model.embedding_width).flops
 
@@ -212,10 +212,10 @@ class Job:
 
     def held_bytes(self, layout: Layout) -> int:
         """Weights, gradients and states of a rank: no step of this layout needs less. Drops hopeless layouts early."""
-        if layout.engine is Engine.MEGATRON:
+        if layout.engine is StepEngine.MEGATRON:
             whole, states = megatron.BF16 + megatron.FP32, megatron.STATES
             return self.trained(layout) * whole + self.parameters * states // layout.ranks
-        if layout.engine is Engine.FSDP2:
+        if layout.engine is StepEngine.FSDP2:
             return SHARDED * self.parameters // layout.data
         if layout.method != "full":
             return 0
@@ -226,11 +226,11 @@ class Job:
 
     def need(self, layout: Layout, device: Device) -> Need:
         """Bytes of the rank that needs most, from the closed form of its engine."""
-        if layout.engine is Engine.MEGATRON:
+        if layout.engine is StepEngine.MEGATRON:
             stages = megatron.train(megatron_setup(layout, self.model, self.sequence), device)
             return Need(stages.parts, stages.peak.name, stages.stage)
         setup = train_setup(layout, self.model, self.sequence)
-        if layout.engine is Engine.FSDP2:
+        if layout.engine is StepEngine.FSDP2:
             found = budget.train(setup, device)
             return Need(found.parts, found.peak.name)
         step = budget.train(setup, device)

@@ -24,7 +24,7 @@ from ..step.ranks import megatron
 from .goal import ServeGoal, TrainGoal
 from .search import TrainAnswer, TrainPlan
 from .serve_search import ServeAnswer, ServePlan
-from .training import TORCHTITAN, Engine, Layout, adapter_of
+from .training import TORCHTITAN, Layout, StepEngine, adapter_of
 
 OPTIMS = {"adamw-fused": "adamw_torch_fused", "adamw-8bit": "adamw_bnb_8bit"}
 VLLM_WEIGHTS = {
@@ -59,9 +59,9 @@ def training_files(answer: TrainAnswer, at: int = 0) -> dict[str, str]:
     """The texts of one plan's files, by name."""
     plan, goal = answer.plans[at], answer.goal
     layout = plan.layout
-    if layout.engine is Engine.MEGATRON:
+    if layout.engine is StepEngine.MEGATRON:
         files = {"megatron.args": megatron_args(plan, goal)}
-    elif layout.engine is Engine.FSDP2 and layout.reduced == "fp32":
+    elif layout.engine is StepEngine.FSDP2 and layout.reduced == "fp32":
         files = {}
     else:
         files = {"accelerate.yaml": accelerate_yaml(plan), "training_arguments.json": _json(training_arguments(plan))}
@@ -69,7 +69,7 @@ def training_files(answer: TrainAnswer, at: int = 0) -> dict[str, str]:
             files["lora_config.json"] = _json(lora_config(plan, goal))
         if uses_deepspeed(plan):
             files["deepspeed.json"] = _json(deepspeed(plan))
-    if layout.reduced == "fp32" and layout.engine is not Engine.ZERO and goal.model.name in TORCHTITAN:
+    if layout.reduced == "fp32" and layout.engine is not StepEngine.ZERO and goal.model.name in TORCHTITAN:
         files["torchtitan.toml"] = torchtitan_toml(plan, goal)
     return files
 
@@ -81,7 +81,7 @@ def serving_files(answer: ServeAnswer, at: int = 0) -> dict[str, str]:
 def uses_deepspeed(plan: TrainPlan) -> bool:
     """Shards and an FP32 copy beside BF16 weights are DeepSpeed's; DDP with autocast is PyTorch's own."""
     layout = plan.layout
-    if layout.engine is Engine.FSDP2:
+    if layout.engine is StepEngine.FSDP2:
         return False
     return layout.method == "full" and (layout.zero > 0 or layout.precision == "megatron-bf16")
 
@@ -108,7 +108,7 @@ def deepspeed(plan: TrainPlan) -> Mapping[str, object]:
 
 def training_arguments(plan: TrainPlan) -> Mapping[str, object]:
     """Keyword arguments of `transformers.TrainingArguments`."""
-    layout, sharded = plan.layout, plan.layout.engine is Engine.FSDP2
+    layout, sharded = plan.layout, plan.layout.engine is StepEngine.FSDP2
     found = {
         "output_dir": "run",
         "per_device_train_batch_size": layout.micro_batch,
@@ -147,7 +147,7 @@ def accelerate_yaml(plan: TrainPlan) -> str:
             "deepspeed_config_file": "deepspeed.json",
             "zero3_init_flag": plan.layout.zero == 3,
         }
-    elif plan.layout.engine is Engine.FSDP2:
+    elif plan.layout.engine is StepEngine.FSDP2:
         found["distributed_type"] = "FSDP"
         found["mixed_precision"] = "bf16"
         found["fsdp_config"] = {

@@ -4,6 +4,6 @@ from helpers.memory.preference import grpo
 grpo(GrpoSetup(TrainSetup("qwen3-8b", micro_batch=8, sequence=1024), prompt=512), "h100").peak_bytes
 """
 
-from .stages import PreferenceBudget, Stage, dpo, grpo
+from .stages import PreferenceBudget, PreferenceStage, dpo, grpo
 
-__all__ = ["PreferenceBudget", "Stage", "dpo", "grpo"]
+__all__ = ["PreferenceBudget", "PreferenceStage", "dpo", "grpo"]

@@ -36,7 +36,7 @@ from .scoring import QuietForward
 REFERENCE, ENGINE = "reference", "engine"  # parts of a breakdown beside those of a step
 
 
-class Stage(TextEnum):
+class PreferenceStage(TextEnum):
     """What a step from preferences does, one after the other."""
 
     PRECOMPUTE = "reference, before the training"
@@ -50,7 +50,7 @@ class Stage(TextEnum):
 
 @dataclass(frozen=True)
 class PreferenceBudget(Moments):
-    """A step from preferences: `moments` has for each `Stage` the highest moment.
+    """A step from preferences: `moments` has for each `PreferenceStage` the highest moment.
 
     `step` is its training alone; `launch` is the engine on the same card, None where the policy itself generates or
     nothing is generated.
@@ -88,13 +88,13 @@ def grpo(setup: GrpoSetup, gpu: str | Device | None = None) -> PreferenceBudget:
 
     def stages() -> Iterator[Moment]:
         if launch:
-            yield run.beside(Stage.GENERATION, Breakdown({ENGINE: working_bytes(launch)}), waiting)
+            yield run.beside(PreferenceStage.GENERATION, Breakdown({ENGINE: working_bytes(launch)}), waiting)
         else:
-            yield run.beside(Stage.GENERATION, generated(setup, run.generating), waiting)
+            yield run.beside(PreferenceStage.GENERATION, generated(setup, run.generating), waiting)
         if setup.scores_old:
-            yield run.scoring(Stage.OLD_SCORES, idle, waiting)
+            yield run.scoring(PreferenceStage.OLD_SCORES, idle, waiting)
         if setup.beta:
-            yield run.scoring(Stage.REFERENCE_SCORES, idle, waiting, adapts=False)
+            yield run.scoring(PreferenceStage.REFERENCE_SCORES, idle, waiting, adapts=False)
         yield from run.training(idle)
 
     return PreferenceBudget(setup, tuple(stages()), run.step, launch)
@@ -106,12 +106,12 @@ def dpo(setup: DpoSetup, gpu: str | Device | None = None) -> PreferenceBudget:
 
     def stages() -> Iterator[Moment]:
         if setup.precomputed:
-            yield run.alone(Stage.PRECOMPUTE)
+            yield run.alone(PreferenceStage.PRECOMPUTE)
         forward, *rest = run.training(Breakdown())
         yield forward
         if not setup.precomputed:
             kept = Breakdown({Part.ACTIVATIONS: run.step.saved_bytes})
-            yield run.scoring(Stage.REFERENCE_SCORES, kept, run.setup.micro_batches > 1, adapts=False)
+            yield run.scoring(PreferenceStage.REFERENCE_SCORES, kept, run.setup.micro_batches > 1, adapts=False)
         yield from rest
 
     return PreferenceBudget(setup, tuple(stages()), run.step)
@@ -132,9 +132,9 @@ class _Run:
         """The moments of the step, the highest of its backward, each with what is held beside it."""
         forward, *backward, update = self.step.moments
         highest = max(backward, key=lambda moment: moment.total)
-        stages = {Stage.FORWARD: forward, Stage.BACKWARD: highest, Stage.UPDATE: update}
+        stages = {PreferenceStage.FORWARD: forward, PreferenceStage.BACKWARD: highest, PreferenceStage.UPDATE: update}
         for stage, moment in stages.items():
-            earlier = stage is Stage.UPDATE or self.setup.micro_batches > 1
+            earlier = stage is PreferenceStage.UPDATE or self.setup.micro_batches > 1
             gone: dict[str, int] = {Part.WORKSPACE: -self.held_by_the_loss if earlier else 0}
             yield Moment(stage, _sum(moment.parts, gone, self.reference, beside))
 
@@ -146,16 +146,16 @@ class _Run:
             return 0
         return 2 * rounded(setup.tokens * setup.model.hidden * StepWidths.of(setup).residual)
 
-    def beside(self, stage: Stage, parts: Breakdown, waiting: bool) -> Moment:
+    def beside(self, stage: PreferenceStage, parts: Breakdown, waiting: bool) -> Moment:
         """`parts` beside weights and states; with `waiting` gradients too, which wait for more micro-batches."""
         gradients: dict[str, int] = {Part.GRADIENTS: self._gradients()} if waiting else {}
         return Moment(stage, _sum(self.states, gradients, self.reference, self._library(), parts))
 
-    def scoring(self, stage: Stage, beside: Breakdown, waiting: bool, adapts: bool = True) -> Moment:
+    def scoring(self, stage: PreferenceStage, beside: Breakdown, waiting: bool, adapts: bool = True) -> Moment:
         """A forward without gradients over a micro-batch."""
         return self.beside(stage, _sum(beside, self._forward(adapts)), waiting)
 
-    def alone(self, stage: Stage) -> Moment:
+    def alone(self, stage: PreferenceStage) -> Moment:
         """The same before the training, when the optimizer has no states."""
         weights: dict[str, int] = {Part.PARAMETERS: self.states[Part.PARAMETERS]}
         return Moment(stage, _sum(weights, self._library(), self._forward(adapts=False)))

@@ -13,7 +13,7 @@ from math import prod
 from ...catalog.devices import Device
 from ...catalog.hardware import cuda_of
 from ...catalog.layers import Attention, Layer, TensorShape
-from ...catalog.policies import Segment
+from ...catalog.policies import PolicySegment
 from ...catalog.train_setup import TrainSetup
 from ..breakdown import Point, rounded
 from .decoders.decoder import Decoder
@@ -155,10 +155,10 @@ class Chain:
     def _recomputes(self) -> bool:
         return self.setup.checkpointing != "none"
 
-    def _holds_first_input(self, first: Segment) -> bool:
+    def _holds_first_input(self, first: PolicySegment) -> bool:
         return first.how in RERUN or self._run(0, first.how).keeps_input
 
-    def _forward(self, segment: Segment, held: bool = False) -> None:
+    def _forward(self, segment: PolicySegment, held: bool = False) -> None:
         """`held`: somebody else holds the segment's input."""
         if segment.how not in RERUN:
             run = self._run(segment.start, segment.how)
@@ -179,7 +179,7 @@ class Chain:
         self.now += run.left(held) + Live(self.residual) + run.cached
         self._cached += run.cached
 
-    def _backward(self, segment: Segment, held: bool = False, inner: bool = False) -> None:
+    def _backward(self, segment: PolicySegment, held: bool = False, inner: bool = False) -> None:
         """From the gradient of the segment's output to that of its input, which is as large.
 
         A checkpoint inside of another gives its input up once it has run again: that was saved by the one around it.
@@ -200,7 +200,9 @@ class Chain:
         if given_up:
             self.now += Live(self.residual) if comes_back else Live(0, -self.residual)
         self.now += last.asking
-        *before, end = segment.parts or [Segment(one, one + 1, AGAIN) for one in range(segment.start, segment.stop)]
+        *before, end = segment.parts or [
+            PolicySegment(one, one + 1, AGAIN) for one in range(segment.start, segment.stop)
+        ]
         spots, cached, self._forward_spots, self._cached = self._forward_spots, self._cached, [], Live()
         flops, self.flops = self.flops, 0
         for part in before:
@@ -223,7 +225,7 @@ class Chain:
     def _begun(self) -> None:
         """The backward has come to the last layer's output."""
 
-    def _comes_to(self, segment: Segment) -> None:
+    def _comes_to(self, segment: PolicySegment) -> None:
         """The backward comes to a segment that is in no other."""
 
     def _gradients_of(self, at: int, run: LayerRun, freed: Live) -> tuple[list[Live], Live]:

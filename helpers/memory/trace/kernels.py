@@ -14,10 +14,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 from ...catalog.hardware import Cuda
 from ..breakdown import Phase
 from ..meter.meter import Meter
-from ..meter.timeline import Block, Event
+from ..meter.timeline import AllocationEvent, StorageLifetime
 from ..step.decoders.linears import FUSED_TOKENS
 from . import attention, scratch
-from .shapes import Shapes
+from .shapes import ShapeCache
 
 _aten = torch.ops.aten
 DEVICE = torch.ops.prim.device.default
@@ -45,7 +45,7 @@ class FakeMeter(Meter):
 
     def __init__(self) -> None:
         super().__init__()
-        self.shapes = Shapes()
+        self.shapes = ShapeCache()
 
     def call(self, func: Any, args: tuple, kwargs: dict) -> Any:
         if func is _aten.rand.default and not args[0]:
@@ -73,7 +73,7 @@ class CudaMeter(FakeMeter):
     def __init__(self, cuda: Cuda) -> None:
         super().__init__()
         self.cuda = cuda
-        self.workspaces: dict[str, Block] = {}  # by library and thread: autograd has handles of its own
+        self.workspaces: dict[str, StorageLifetime] = {}  # by library and thread: autograd has handles of its own
         self.stream: Callable[[], int] = lambda: 0  # in which CUDA stream an allocation is made
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
@@ -102,13 +102,13 @@ class CudaMeter(FakeMeter):
     def _mark(self, owner: str) -> None:
         """A block of no bytes, freed at once, while what an operator reads and writes is there."""
         block = self.hold(0, owner)
-        self.events.append(Event(block, -1, self.where()[0]))
+        self.events.append(AllocationEvent(block, -1, self.where()[0]))
 
     def _is_newest(self, tensor: torch.Tensor) -> bool:
         block = self.block_of(tensor)
         return block is not None and block is next(reversed(self.live.values()))
 
-    def _allocated(self, block: Block) -> None:
+    def _allocated(self, block: StorageLifetime) -> None:
         block.stream = self.stream()
         super()._allocated(block)
 

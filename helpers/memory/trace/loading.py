@@ -15,7 +15,7 @@ from unittest import mock
 from torch import nn
 
 from ..meter.meter import Meter
-from ..meter.timeline import Block
+from ..meter.timeline import StorageLifetime
 from .fake import Swapped, twin, without_memory
 from .quantized import BASES, QuantizedBase, is_unpacked, packed_bytes
 
@@ -75,7 +75,7 @@ def linears_made_on_host(meter: Meter) -> Iterator[None]:
     its type counts where it was built.
     """
     construct = nn.Linear.__init__
-    made: list[Block | None] = []
+    made: list[StorageLifetime | None] = []
 
     def constructed(self: nn.Linear, *args: Any, **kwargs: Any) -> None:
         construct(self, *args, **kwargs)

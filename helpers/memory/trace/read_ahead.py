@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ...catalog.loaders import Loader, loader
 from ..allocator import replay
-from ..meter.timeline import Event
+from ..meter.timeline import AllocationEvent
 
 if TYPE_CHECKING:
     from .record import Trace
@@ -62,7 +62,7 @@ def _peak_reserved_bytes(found: Trace, ahead: int) -> int:
     return max(replay(events).reserved[max(0, found.first - 1) :])
 
 
-def in_order_of(events: Sequence[Event], starts: Sequence[int], ahead: int) -> Iterator[Event]:
+def in_order_of(events: Sequence[AllocationEvent], starts: Sequence[int], ahead: int) -> Iterator[AllocationEvent]:
     """`events` with each weight read as soon as the one `ahead` before it is being quantized.
 
     `starts` has the events with which weights begin, and the first event after them. The first event of a weight

@@ -16,11 +16,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError, require_whole
 from ...catalog.hardware import require_cuda
-from ..allocator import Replay, Settings, replay
+from ..allocator import AllocatorReplay, Settings, replay
 from ..breakdown import Breakdown, Moment, Part
 from ..meter.meter import Meter
 from ..meter.process import what_was_before_aside
-from ..meter.timeline import Block, Event, Measurement, PartOf, account, live_at_peak
+from ..meter.timeline import AllocationEvent, Measurement, PartOf, StorageLifetime, account, live_at_peak
 from ..meter.watch import Optimizers, Watch, adopt, tensors_in, weights_of
 from .cuda import cuda_paths
 from .fake import as_on_a_device
@@ -37,7 +37,7 @@ class Trace:
     """
 
     measured: Measurement
-    events: tuple[Event, ...] = field(repr=False)
+    events: tuple[AllocationEvent, ...] = field(repr=False)
     first: int  # the event with which the measured run begins
     weights_from: tuple[int, ...] = field(default=(), repr=False)  # events at which weights begin that are quantized
 
@@ -66,7 +66,7 @@ class Trace:
         return self.measured.parts
 
     @cached_property
-    def on_gpu(self) -> Replay:
+    def on_gpu(self) -> AllocatorReplay:
         """All events through PyTorch's caching allocator with its default settings."""
         return self.replayed()
 
@@ -80,7 +80,7 @@ class Trace:
         """What torch.cuda.max_memory_reserved() would say of it, the peak reset when it began."""
         return max(self.on_gpu.reserved[max(0, self.first - 1) :], default=0)
 
-    def replayed(self, settings: Settings | str | None = None, capacity_bytes: int | None = None) -> Replay:
+    def replayed(self, settings: Settings | str | None = None, capacity_bytes: int | None = None) -> AllocatorReplay:
         """The events through the allocator with other settings, or on a device that can run out."""
         return replay(self.events, settings or Settings(), capacity_bytes=capacity_bytes)
 
@@ -107,7 +107,7 @@ class Trace:
         number that is none. FLUX.1-dev's decoder at 1,024 x 1,024 takes 1.5 GiB without and was measured with 4.5.
         """
         require_whole("workspace_bytes", workspace_bytes, 0)
-        taken: dict[int, Block] = {}
+        taken: dict[int, StorageLifetime] = {}
         events = []
         for event in self.events:
             if event.block.owner == CONVOLVES and not event.block.size_bytes:
@@ -117,7 +117,7 @@ class Trace:
         return max(replay(events).allocated[max(0, self.first - 1) :], default=0)
 
     @cached_property
-    def at_peak(self) -> tuple[Block, ...]:
+    def at_peak(self) -> tuple[StorageLifetime, ...]:
         """What is live at the peak of the measured run, the largest first."""
         found = live_at_peak(self.events, self.first)
         return tuple(sorted(found, key=lambda block: -block.size_bytes))

@@ -28,7 +28,7 @@ def rms_norm_on_cuda(plain: Plain) -> Plain:
             return plain(input, normalized_shape, weight, eps)
         if wraps_others([type(input)]) or (weight is not None and wraps_others([type(weight)])):
             return plain(input, normalized_shape, weight, eps)
-        return _Kernel.apply(input, weight, len(normalized_shape))
+        return _RmsNorm.apply(input, weight, len(normalized_shape))
 
     return rms_norm
 
@@ -38,7 +38,7 @@ def _is_channels_last(input: torch.Tensor) -> bool:
     return form is not None and not input.is_contiguous() and input.is_contiguous(memory_format=form)
 
 
-class _Kernel(torch.autograd.Function):
+class _RmsNorm(torch.autograd.Function):
     """Keeps its input, its weight and, in FP32, the factor of each row; a strided input it reads from a copy.
 
     4,096 rows of 1,024 in BF16 take 40.02 MiB with their gradients, as measured on an H100; in steps they take 120.

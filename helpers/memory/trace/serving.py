@@ -15,7 +15,7 @@ from ...catalog.errors import WorkbookError
 from ...catalog.gguf import refuse_file
 from ...catalog.serve_setup import ServeSetup
 from ..breakdown import Part, Phase, Point
-from ..meter.timeline import Block, Event, PartOf, account
+from ..meter.timeline import AllocationEvent, PartOf, StorageLifetime, account
 from ..serve.loading import tied_head_again
 from ..serve.serving import CAPPED
 from .continued import continued
@@ -62,7 +62,7 @@ def serve(setup: ServeSetup, gpu: str | Device | None = None, on: str = CUDA) ->
     return Trace(account(events, found.first, setup.model.vocab, 0, on, None), events, found.first)
 
 
-def _in_phases(events: Sequence[Event], begins: int) -> Iterator[Event]:
+def _in_phases(events: Sequence[AllocationEvent], begins: int) -> Iterator[AllocationEvent]:
     """The events of a forward by what it was for: from number `begins` on the decoding's."""
     for number, event in enumerate(events):
         yield replace(event, phase=Point.DECODE if number >= begins else Point.PREFILL)
@@ -186,7 +186,7 @@ def _on_meta(setup: ServeSetup) -> tuple[Any, QuantizedBase | None]:
 def _in_forward(vocab: int) -> PartOf:
     """What a forward makes that nothing saves is an activation; what libraries hold, and logits, are not."""
 
-    def part_of(block: Block) -> str | None:
+    def part_of(block: StorageLifetime) -> str | None:
         logits = bool(block.shape) and block.shape[-1] == vocab
         return Part.ACTIVATIONS if block.phase == Phase.FORWARD and not logits else None
 

@@ -26,7 +26,7 @@ class Made(NamedTuple):
     offset: int | None
 
 
-class Shapes:
+class ShapeCache:
     """Results by operator and arguments, of one fake mode."""
 
     def __init__(self) -> None:

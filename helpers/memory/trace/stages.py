@@ -15,7 +15,7 @@ from torch.distributed.pipelining.schedules import get_schedule_class
 from ...catalog.errors import WorkbookError
 from ...catalog.split import STAGES_PER_RANK
 from ...catalog.train_setup import TrainSetup
-from ..measure.steps import Segment, precision_context
+from ..measure.steps import CheckpointedSegment, precision_context
 
 META = torch.device("meta")
 
@@ -32,7 +32,7 @@ def require_pipeline(setup: TrainSetup, ranks: int, schedule: str) -> None:
         raise WorkbookError(what, expected, f"pass micro_batches={ranks * 2} (--accumulate {ranks * 2})")
 
 
-class Stage(nn.Module):
+class StageModule(nn.Module):
     """Layers `start` to `stop` of a decoder; the embedding goes with the first of all, norm and head with the last."""
 
     def __init__(self, model: Any, start: int, stop: int, checkpointed: int) -> None:
@@ -65,7 +65,7 @@ def _with_parts_of_its_own(module: nn.Module) -> Any:
 
 
 def _segments(layers: list[nn.Module], every: int) -> list[nn.Module]:
-    return [Segment(layers[at : at + every]) for at in range(0, len(layers), every)] if every else layers
+    return [CheckpointedSegment(layers[at : at + every]) for at in range(0, len(layers), every)] if every else layers
 
 
 class Stages(nn.Module):
@@ -81,7 +81,7 @@ class Stages(nn.Module):
         if every is None:
             what = f"checkpointing is {setup.checkpointing!r} in a pipeline's stages"
             raise WorkbookError(what, "none, full, every:K or sqrt-n", "choose full, or split the run by fsdp")
-        self.parts = nn.ModuleList(Stage(model, starts[n], starts[n + 1], every) for n in self.numbers)
+        self.parts = nn.ModuleList(StageModule(model, starts[n], starts[n + 1], every) for n in self.numbers)
         self.loss, self.vocab = model.loss_function, setup.model.vocab
 
     def __iter__(self) -> Iterator[Any]:  # which mypy takes for tensors otherwise
@@ -117,7 +117,7 @@ class Stages(nn.Module):
         return step
 
     def _stage(
-        self, number: int, part: Stage, setup: TrainSetup, mesh: DeviceMesh, hidden: torch.dtype
+        self, number: int, part: StageModule, setup: TrainSetup, mesh: DeviceMesh, hidden: torch.dtype
     ) -> PipelineStage:
         tokens = (setup.micro_batch, setup.sequence)
         between = torch.empty(*tokens, setup.model.hidden, dtype=hidden, device=META, requires_grad=True)

@@ -2,7 +2,7 @@
 
 PyTorch's allocator keeps free blocks apart by the stream in which they were allocated, so a buffer of the all-gather's
 stream is never reused for an activation. FSDP2 asks a device's module for its streams and enters them with
-`device.stream(...)` (torch/distributed/fsdp/_fully_shard); a CPU's module has one stream for everything. `Streams`
+`device.stream(...)` (torch/distributed/fsdp/_fully_shard); a CPU's module has one stream for everything. `FakeStreams`
 stands in for it: FSDP2 runs the code that it runs on CUDA, and the number of the current stream is known.
 """
 
@@ -22,7 +22,7 @@ FSDP2 = tuple(
 )
 
 
-class Event:
+class PastEvent:
     """A CUDA event that has always happened: what waits for it goes on. Allocations do not depend on time."""
 
     def record(self, stream: object = None) -> None: ...
@@ -47,14 +47,14 @@ class Numbered:
 
     def synchronize(self) -> None: ...
 
-    def record_event(self, event: Event | None = None) -> Event:
-        return event or Event()
+    def record_event(self, event: PastEvent | None = None) -> PastEvent:
+        return event or PastEvent()
 
 
-class Streams:
+class FakeStreams:
     """What FSDP2 takes for a device's module: streams that are told apart, everything else from `torch.cpu`."""
 
-    Event = Event
+    Event = PastEvent
 
     def __init__(self) -> None:
         self.made = [Numbered(0)]
@@ -84,9 +84,9 @@ class Streams:
 
 
 @contextlib.contextmanager
-def streams_as_on_cuda() -> Iterator[Streams]:
+def streams_as_on_cuda() -> Iterator[FakeStreams]:
     """FSDP2 on a CPU mesh allocates in the streams in which it does on a CUDA mesh, while this is open."""
-    streams = Streams()
+    streams = FakeStreams()
     with contextlib.ExitStack() as stack:
         for name in FSDP2:
             stack.enter_context(mock.patch.object(import_module(name), "_get_device_handle", return_value=streams))

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from ...catalog.lazy import lazy
 
 if TYPE_CHECKING:
-    from ...catalog.policies import POLICIES, Segment, layout
-    from .chain import Choice, LayerCost, Price, price
+    from ...catalog.policies import POLICIES, PolicySegment, layout
+    from .chain import ChainCost, LayerChoice, LayerCost, price
     from .compiled import CompiledStep, activation_memory_budget
     from .costs import flop_counter, flops_of, layer_costs
     from .function import Checkpoint, checkpoint_by_function, checkpoint_by_hooks

@@ -1,6 +1,6 @@
 """A model as a chain of layers with costs, and what any choice of segments costs on it: bytes and FLOPs. No torch.
 
-    price(layers, layout("sqrt-n", len(layers)))        # Price(peak_bytes=…, stored_bytes=…, recompute_flops=…)
+    price(layers, layout("sqrt-n", len(layers)))        # ChainCost(peak_bytes=…, stored_bytes=…, recompute_flops=…)
 
 The model. After the forward pass each segment has *stored* something. The backward pass takes the last segment first;
 while it works on one, alive are what the segments before it have stored, and what this one needs: its stored bytes,
@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...catalog.errors import WorkbookError, require_name
-from ...catalog.policies import Segment
+from ...catalog.policies import PolicySegment
 
 
 @dataclass(frozen=True)
-class Choice:
+class LayerChoice:
     """One layer by itself under one policy.
 
     `stored_bytes` stay after its forward, `backward_bytes` (those included) is the most alive while its backward runs.
@@ -43,7 +43,7 @@ class LayerCost:
     saved_bytes: int
     keeps_input: bool
     forward_flops: int
-    choices: dict[str, Choice] = field(hash=False)
+    choices: dict[str, LayerChoice] = field(hash=False)
 
     def __post_init__(self) -> None:
         missing = {"none", "full"} - set(self.choices)
@@ -61,7 +61,7 @@ class LayerCost:
 
 
 @dataclass(frozen=True)
-class Price:
+class ChainCost:
     """What a chain costs: the most bytes alive at once, bytes stored after forward, FLOPs done a second time."""
 
     peak_bytes: int
@@ -69,7 +69,7 @@ class Price:
     recompute_flops: int
 
 
-def price(layers: Sequence[LayerCost], segments: Sequence[Segment], head_bytes: int = 0) -> Price:
+def price(layers: Sequence[LayerCost], segments: Sequence[PolicySegment], head_bytes: int = 0) -> ChainCost:
     """What `segments` cost on this chain. Raises WorkbookError for a policy of which the layers have no cost."""
     stored = flops = peak = 0
     for segment in segments:
@@ -77,10 +77,10 @@ def price(layers: Sequence[LayerCost], segments: Sequence[Segment], head_bytes: 
         peak = max(peak, stored + choice.backward_bytes)
         stored += choice.stored_bytes
         flops += choice.recompute_flops
-    return Price(max(peak, stored + head_bytes), stored, flops)
+    return ChainCost(max(peak, stored + head_bytes), stored, flops)
 
 
-def price_segment(layers: Sequence[LayerCost], segment: Segment) -> Choice:
+def price_segment(layers: Sequence[LayerCost], segment: PolicySegment) -> LayerChoice:
     """One segment by itself, as if it were one layer."""
     if segment.parts:
         return _nested(layers, segment)
@@ -90,17 +90,17 @@ def price_segment(layers: Sequence[LayerCost], segment: Segment) -> Choice:
     return _recomputed(layers[segment.start : segment.stop])
 
 
-def _recomputed(chain: Sequence[LayerCost]) -> Choice:
+def _recomputed(chain: Sequence[LayerCost]) -> LayerChoice:
     """Layers under one checkpoint: the first input stored; all they save alive again until each has gone backward."""
     alive, most = 0 if chain[0].keeps_input else chain[0].input_bytes, 0
     for layer in chain:
         alive += layer.saved_bytes
         most = max(most, alive + layer.working_bytes)
     flops = sum(layer.forward_flops for layer in chain[:-1]) + chain[-1].choices["full"].recompute_flops
-    return Choice(chain[0].input_bytes, most, flops)
+    return LayerChoice(chain[0].input_bytes, most, flops)
 
 
-def _nested(layers: Sequence[LayerCost], segment: Segment) -> Choice:
+def _nested(layers: Sequence[LayerCost], segment: PolicySegment) -> LayerChoice:
     """Checkpoints within a checkpoint: it runs again until the input of its last part is there, then each part does."""
     parts = [price_segment(layers, part) for part in segment.parts]
     stored = most = 0
@@ -108,4 +108,4 @@ def _nested(layers: Sequence[LayerCost], segment: Segment) -> Choice:
         most = max(most, stored + part.backward_bytes)
         stored += part.stored_bytes
     first_run = sum(layer.forward_flops for layer in layers[segment.start : segment.parts[-1].start])
-    return Choice(parts[0].stored_bytes, most, first_run + sum(part.recompute_flops for part in parts))
+    return LayerChoice(parts[0].stored_bytes, most, first_run + sum(part.recompute_flops for part in parts))

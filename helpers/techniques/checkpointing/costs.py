@@ -21,9 +21,9 @@ from torch.utils.flop_counter import FlopCounterMode, conv_flop_count, flop_regi
 from ...catalog.errors import WorkbookError
 from ...memory.breakdown import rounded
 from ...memory.meter.meter import Meter
-from ...memory.meter.timeline import Event
+from ...memory.meter.timeline import AllocationEvent
 from ...memory.meter.watch import adopt
-from .chain import Choice, LayerCost
+from .chain import LayerChoice, LayerCost
 from .patched import checkpointed, decoder_layers
 
 _aten = torch.ops.aten
@@ -112,7 +112,7 @@ def _flops_of(layer: nn.Module, args: tuple, kwargs: dict, how: str) -> int:
         return flops_of(lambda: _forward(layer, anchor, args, kwargs)[0].backward())
 
 
-def _bytes_of(layer: nn.Module, args: tuple, kwargs: dict, how: str) -> tuple[Choice, bool]:
+def _bytes_of(layer: nn.Module, args: tuple, kwargs: dict, how: str) -> tuple[LayerChoice, bool]:
     """Forward and backward of one layer, as in the middle of a chain: nobody else holds its input or its output.
 
     Its bytes, and whether it keeps its input.
@@ -129,7 +129,7 @@ def _bytes_of(layer: nn.Module, args: tuple, kwargs: dict, how: str) -> tuple[Ch
         end.backward(unit.to(end.dtype))
         meter.relabel((p.grad for p in layer.parameters() if p.grad is not None), "gradients")
     meter.stop()
-    return Choice(stored_bytes, _most(meter.events, born) - given_bytes), keeps_input
+    return LayerChoice(stored_bytes, _most(meter.events, born) - given_bytes), keeps_input
 
 
 @contextlib.contextmanager
@@ -153,7 +153,7 @@ def _forward(layer: nn.Module, anchor: Tensor, args: tuple, kwargs: dict) -> tup
     return _After.apply(output if isinstance(output, Tensor) else output[0]), key
 
 
-def _most(events: Sequence[Event], born: int) -> int:
+def _most(events: Sequence[AllocationEvent], born: int) -> int:
     """The most bytes alive from event `born` on, without the gradients of parameters: those are there to stay."""
     live = most = 0
     for number, event in enumerate(events):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from ...catalog.errors import WorkbookError, require_name
-from ...catalog.policies import PER_LAYER, Segment, layout
+from ...catalog.policies import PER_LAYER, PolicySegment, layout
 from .offload import Offload
 
 ATTENTION_NAMES = ("self_attn", "attn", "attention", "self_attention")
@@ -27,7 +27,7 @@ MLP_NAMES = ("mlp", "feed_forward", "ffn", "block_sparse_moe")
 class Applied:
     """What was done to a model: the segments, the `offload` that counts its bytes (or None), and `undo()`."""
 
-    def __init__(self, segments: tuple[Segment, ...], offload: Offload | None) -> None:
+    def __init__(self, segments: tuple[PolicySegment, ...], offload: Offload | None) -> None:
         self.segments, self.offload = segments, offload
         self._before: list[tuple[nn.Module, Any]] = []
 
@@ -45,7 +45,7 @@ class Applied:
         self._before.clear()
 
 
-def apply(model: nn.Module, policy: str | Sequence[Segment], engine: Callable | None = None) -> Applied:
+def apply(model: nn.Module, policy: str | Sequence[PolicySegment], engine: Callable | None = None) -> Applied:
     """Put `policy`, a name or the segments of a plan, into a decoder or an nn.Sequential; `.undo()` takes it out.
 
     `engine(run, hidden)` replaces PyTorch's engine in "full" segments, `checkpoint_by_hooks` for example. Layers
@@ -71,7 +71,7 @@ def apply(model: nn.Module, policy: str | Sequence[Segment], engine: Callable | 
 
 @contextlib.contextmanager
 def checkpointed(
-    model: nn.Module, policy: str | Sequence[Segment], engine: Callable | None = None
+    model: nn.Module, policy: str | Sequence[PolicySegment], engine: Callable | None = None
 ) -> Iterator[Applied]:
     """`apply` for the length of a `with`; forward and backward both belong inside it."""
     applied = apply(model, policy, engine)
@@ -92,7 +92,7 @@ def decoder_layers(model: nn.Module) -> list[nn.Module]:
     return longest
 
 
-def _chain(segments: Sequence[Segment], layers: int) -> tuple[Segment, ...]:
+def _chain(segments: Sequence[PolicySegment], layers: int) -> tuple[PolicySegment, ...]:
     """`segments`, if they are those of a chain of `layers`: one begins where the one before ends."""
     ends = [0, *(segment.stop for segment in segments)]
     if [segment.start for segment in segments] != ends[:-1] or ends[-1] != layers:
@@ -101,7 +101,7 @@ def _chain(segments: Sequence[Segment], layers: int) -> tuple[Segment, ...]:
     return tuple(segments)
 
 
-def _apply(applied: Applied, segment: Segment, layers: list[nn.Module], engine: Callable | None) -> None:
+def _apply(applied: Applied, segment: PolicySegment, layers: list[nn.Module], engine: Callable | None) -> None:
     how, part = segment.how, segment.how.removeprefix("module:")
     require_name("checkpointing policy", how, PER_LAYER)
     if how == "none":
@@ -129,7 +129,7 @@ def _recomputed(forward: Callable, run: Callable) -> Callable:
     return checkpointed_forward
 
 
-def _together(applied: Applied, segment: Segment, layers: list[nn.Module], engine: Callable) -> None:
+def _together(applied: Applied, segment: PolicySegment, layers: list[nn.Module], engine: Callable) -> None:
     """One checkpoint over several layers: all but the last note their arguments and pass the hidden state through.
 
     The last runs them all. Each gets what it was called with itself: layers may differ in their masks.
@@ -154,7 +154,7 @@ def _together(applied: Applied, segment: Segment, layers: list[nn.Module], engin
         applied.patch(layers[at], noting(at))
 
 
-def _through(segment: Segment, forwards: dict, calls: dict, engine: Callable, hidden: Tensor) -> Tensor:
+def _through(segment: PolicySegment, forwards: dict, calls: dict, engine: Callable, hidden: Tensor) -> Tensor:
     def run(hidden: Tensor) -> Tensor:
         for part in segment.parts:
             hidden = _through(part, forwards, calls, engine, hidden)

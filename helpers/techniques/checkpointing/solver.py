@@ -16,19 +16,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...catalog.errors import WorkbookError
-from ...catalog.policies import Segment
+from ...catalog.policies import PolicySegment
 from ..pareto import Path, unbeaten
-from .chain import Choice, LayerCost, Price, price, price_segment
+from .chain import ChainCost, LayerChoice, LayerCost, price, price_segment
 
-Edges = list[list[tuple[Segment, Choice]]]  # by first layer: every segment that may begin there, with its price
+Edges = list[
+    list[tuple[PolicySegment, LayerChoice]]
+]  # by first layer: every segment that may begin there, with its price
 
 
 @dataclass(frozen=True)
 class CheckpointPlan:
     """The segments of a chain, and what they cost. Prints one line for each run of equal segments."""
 
-    segments: tuple[Segment, ...]
-    price: Price
+    segments: tuple[PolicySegment, ...]
+    price: ChainCost
 
     def __str__(self) -> str:
         kinds: list[tuple[str, int, int]] = []
@@ -46,7 +48,7 @@ def solve(layers: Sequence[LayerCost], budget_bytes: int, head_bytes: int = 0) -
     that no other beats in both stored bytes and FLOPs: what comes later asks for nothing else. Raises WorkbookError,
     with the least possible budget, where nothing fits.
 
-    >>> one = LayerCost(10, 100, False, 50, {"none": Choice(100, 110), "full": Choice(10, 120, 40)})
+    >>> one = LayerCost(10, 100, False, 50, {"none": LayerChoice(100, 110), "full": LayerChoice(10, 120, 40)})
     >>> print(solve([one] * 4, budget_bytes=250))
     layers 0 to 1: full x 1
     layers 2 to 3: none x 1
@@ -56,7 +58,7 @@ def solve(layers: Sequence[LayerCost], budget_bytes: int, head_bytes: int = 0) -
         do = f"pass budget_bytes={needs[0]}, or make the micro-batch smaller"
         raise WorkbookError(f"a budget of {budget_bytes!r} bytes", f"at least {needs[0]:,}: no plan needs less", do)
     enough_flops = _uniform_flops(layers, budget_bytes, head_bytes)
-    fronts: list[list[Path[Segment]]] = [[Path(0, 0)], *([] for _ in layers)]
+    fronts: list[list[Path[PolicySegment]]] = [[Path(0, 0)], *([] for _ in layers)]
     for start in range(len(layers)):
         fronts[start] = unbeaten(path for path in fronts[start] if path.price <= enough_flops)
         for segment, choice in edges[start]:
@@ -77,7 +79,7 @@ def pareto_plans(layers: Sequence[LayerCost], head_bytes: int = 0, points: int =
     The budgets run from the least possible to what a chain needs that recomputes nothing.
     """
     least = least_bytes(layers, head_bytes)
-    most = price(layers, [Segment(at, at + 1, "none") for at in range(len(layers))], head_bytes).peak_bytes
+    most = price(layers, [PolicySegment(at, at + 1, "none") for at in range(len(layers))], head_bytes).peak_bytes
     budgets = {least + (most - least) * step // max(1, points - 1) for step in range(points)}
     plans: list[CheckpointPlan] = []
     for budget in sorted(budgets):
@@ -99,8 +101,8 @@ def _prepared(layers: Sequence[LayerCost], head_bytes: int) -> tuple[Edges, list
     edges: Edges = [[] for _ in layers]
     needs = [0] * len(layers) + [head_bytes]
     for start in reversed(range(len(layers))):
-        alone = (Segment(start, start + 1, how) for how in layers[start].choices)
-        together = (Segment(start, stop) for stop in range(start + 2, len(layers) + 1))
+        alone = (PolicySegment(start, start + 1, how) for how in layers[start].choices)
+        together = (PolicySegment(start, stop) for stop in range(start + 2, len(layers) + 1))
         edges[start] = [(segment, price_segment(layers, segment)) for segment in (*alone, *together)]
         needs[start] = min(
             max(choice.backward_bytes, choice.stored_bytes + needs[segment.stop]) for segment, choice in edges[start]
@@ -111,14 +113,14 @@ def _prepared(layers: Sequence[LayerCost], head_bytes: int) -> tuple[Edges, list
 def _uniform_flops(layers: Sequence[LayerCost], budget_bytes: int, head_bytes: int) -> float:
     """What it costs to treat all layers alike, the cheapest way that fits: no path need cost more."""
     common = set.intersection(*(set(layer.choices) for layer in layers))
-    plans = ([Segment(at, at + 1, how) for at in range(len(layers))] for how in common)
+    plans = ([PolicySegment(at, at + 1, how) for at in range(len(layers))] for how in common)
     prices = [price(layers, plan, head_bytes) for plan in plans]
     return min((found.recompute_flops for found in prices if found.peak_bytes <= budget_bytes), default=math.inf)
 
 
 def _longer(
-    paths: Iterable[Path[Segment]], segment: Segment, choice: Choice, budget: int, need_after: int
-) -> Iterator[Path[Segment]]:
+    paths: Iterable[Path[PolicySegment]], segment: PolicySegment, choice: LayerChoice, budget: int, need_after: int
+) -> Iterator[Path[PolicySegment]]:
     """Every path with `segment` added, unless it or anything that could follow would not fit."""
     own = max(choice.backward_bytes, choice.stored_bytes + need_after)
     for path in paths:

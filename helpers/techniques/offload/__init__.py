@@ -18,15 +18,15 @@ from ...catalog.lazy import lazy
 if TYPE_CHECKING:
     from .activations import PrefetchingOffload
     from .disk import Mapped, read, save
-    from .host import HostBuffers, Layout, host_block
+    from .host import HostBuffers, HostLayout, host_block
     from .models import ModelPool
     from .optimizer import HOST_BYTES, HostAdamW
     from .streams import (
         CudaStreams,
-        Event,
         Lane,
         SimulatedStreams,
         Span,
+        StreamEvent,
         Streams,
         ThreadStreams,
         exposed_s,

@@ -20,7 +20,7 @@ from ...catalog.errors import require_whole
 from ..checkpointing.offload import SMALL_BYTES, Moved, Offload
 from .host import host_block
 from .optimizer import viewed
-from .streams import Event, Lane, Streams
+from .streams import Lane, StreamEvent, Streams
 
 
 class PrefetchingOffload(Offload):
@@ -44,8 +44,8 @@ class PrefetchingOffload(Offload):
         self.streams, self.ahead, self.stash = streams, ahead, stash
         self._order: list[ref[Moved]] = []
         self._at: WeakKeyDictionary[Moved, int] = WeakKeyDictionary()
-        self._leaving: list[tuple[Event, Tensor]] = []  # held until its copy is done
-        self._coming: WeakKeyDictionary[Moved, tuple[Tensor, Event]] = WeakKeyDictionary()
+        self._leaving: list[tuple[StreamEvent, Tensor]] = []  # held until its copy is done
+        self._coming: WeakKeyDictionary[Moved, tuple[Tensor, StreamEvent]] = WeakKeyDictionary()
 
     def send(self, whole: Tensor) -> Tensor:
         if len(self._leaving) == self.stash:

@@ -15,14 +15,14 @@ ALIGN_BYTES = 16  # the widest that a GPU loads in one instruction; every tensor
 
 
 @dataclass(frozen=True)
-class Layout:
+class HostLayout:
     """Where each tensor of a group lies in one flat block of bytes: name to (offset in bytes, shape, dtype)."""
 
     places: Mapping[str, tuple[int, torch.Size, torch.dtype]]
     size_bytes: int
 
     @classmethod
-    def of(cls, tensors: Mapping[str, Tensor]) -> Layout:
+    def of(cls, tensors: Mapping[str, Tensor]) -> HostLayout:
         """Their order; each begins at a multiple of ALIGN_BYTES.
 
         >>> Layout.of({"weight": torch.empty(4, 3), "bias": torch.empty(4)}).size_bytes
@@ -54,9 +54,9 @@ def host_block(size_bytes: int, pinned: bool) -> Tensor:
             raise no_room(size_bytes, problem) from None
 
 
-def packed(tensors: Mapping[str, Tensor], pinned: bool) -> tuple[Layout, Tensor]:
+def packed(tensors: Mapping[str, Tensor], pinned: bool) -> tuple[HostLayout, Tensor]:
     """Copies of `tensors` in one block of host memory, and where each of them lies."""
-    layout = Layout.of(tensors)
+    layout = HostLayout.of(tensors)
     flat = host_block(layout.size_bytes, pinned)
     with torch.no_grad():
         for name, view in layout.views(flat).items():

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ...catalog.errors import WorkbookError, require_name, require_whole
 from ...memory.breakdown import rounded
-from .host import Layout, packed
+from .host import HostLayout, packed
 from .streams import Streams
 
 
@@ -30,7 +30,7 @@ class _Model:
     """A model, its weights on the host, its block on the device while it is loaded, and how many use it now."""
 
     model: nn.Module
-    layout: Layout
+    layout: HostLayout
     host: Tensor
     device: torch.device
     block: Tensor | None = None
@@ -61,7 +61,7 @@ class ModelPool:
         weights = {key: parameter.data for key, parameter in model.named_parameters()}
         if not weights:
             raise WorkbookError(f"{name!r} has no weights", "a model with parameters", "leave it out of the pool")
-        size_bytes = rounded(Layout.of(weights).size_bytes)
+        size_bytes = rounded(HostLayout.of(weights).size_bytes)
         if size_bytes > self.budget_bytes:
             what = f"{name!r} takes {size_bytes:,} bytes, and the budget is {self.budget_bytes:,}"
             raise WorkbookError(

@@ -21,7 +21,7 @@ from torch import Tensor
 from ...catalog.errors import WorkbookError
 from ...memory.meter.places import Place, at
 from .host import HostBuffers
-from .streams import Event, Lane, Streams
+from .streams import Lane, StreamEvent, Streams
 
 HOST_BYTES = {"master": 4, "first moment": 4, "second moment": 4, "gradient": 4}  # of a parameter
 
@@ -46,7 +46,9 @@ class HostAdamW:
         with at(Place.HOST):
             self.masters = {one: one.detach().to("cpu", torch.float32, copy=True) for one in self.parameters}
             self.optimizer = torch.optim.AdamW(self.masters.values(), fused=True, **options)
-        self._coming: deque[tuple[Tensor, Tensor, Event]] = deque()  # parameter, where its gradient arrives, and when
+        self._coming: deque[tuple[Tensor, Tensor, StreamEvent]] = (
+            deque()
+        )  # parameter, where its gradient arrives, and when
         self._hooks = [one.register_post_accumulate_grad_hook(self._send) for one in self.parameters]
 
     def step(self) -> None:
@@ -54,7 +56,7 @@ class HostAdamW:
         self._add_all_but(0)
         with at(Place.HOST):
             self.optimizer.step()
-        going: deque[tuple[Tensor, Event]] = deque()
+        going: deque[tuple[Tensor, StreamEvent]] = deque()
         for parameter, master in self.masters.items():
             if len(going) == 2:
                 self._back(*going.popleft())
@@ -103,7 +105,7 @@ class HostAdamW:
                 master.grad += viewed(buffer, parameter)
             self.buffers.give(buffer)
 
-    def _back(self, buffer: Tensor, event: Event) -> None:
+    def _back(self, buffer: Tensor, event: StreamEvent) -> None:
         self.streams.wait(event)
         self.buffers.give(buffer)
 

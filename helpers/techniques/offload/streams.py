@@ -56,7 +56,7 @@ class Span:
 
 
 @dataclass(eq=False)
-class Event:
+class StreamEvent:
     """The moment when a piece of work is done; `handle` is what the lane waits for."""
 
     handle: Any
@@ -70,12 +70,12 @@ class Streams(ABC):
     def copy(
         self,
         pairs: Pairs,
-        after: Iterable[Event | None] = (),
+        after: Iterable[StreamEvent | None] = (),
         *,
         lane: Lane = Lane.UP,
         name: str = "",
         buffer: int | None = None,
-    ) -> Event:
+    ) -> StreamEvent:
         """Start to copy each source into its target, and return the event of its end at once."""
         what = Span(lane, name, sum(source.nbytes for _, source in pairs), buffer)
         return self._run(what, partial(carry, list(pairs), self.asynchronous), filter(None, after))[1]
@@ -83,11 +83,11 @@ class Streams(ABC):
     def compute(
         self,
         function: Callable[[], Result],
-        after: Iterable[Event | None] = (),
+        after: Iterable[StreamEvent | None] = (),
         *,
         name: str = "",
         buffer: int | None = None,
-    ) -> tuple[Result, Event]:
+    ) -> tuple[Result, StreamEvent]:
         """Start `function` on the device; what it returns, and the event of its end."""
         return self._run(Span(Lane.COMPUTE, name, 0, buffer), function, filter(None, after))
 
@@ -97,19 +97,21 @@ class Streams(ABC):
         """What has run, in the order in which it was started on each lane."""
 
     @abstractmethod
-    def wait(self, event: Event) -> None:
+    def wait(self, event: StreamEvent) -> None:
         """Stop the program until `event` has happened, as reading a copy on the host must."""
 
     @abstractmethod
-    def join(self, event: Event) -> None:
+    def join(self, event: StreamEvent) -> None:
         """Let the device compute no further before `event` has happened; the program itself goes on."""
 
     @abstractmethod
-    def so_far(self) -> Event:
+    def so_far(self) -> StreamEvent:
         """The end of all that has been computed until now, also without `compute`, as a backward pass is."""
 
     @abstractmethod
-    def _run(self, what: Span, function: Callable[[], Result], after: Iterable[Event]) -> tuple[Result, Event]: ...
+    def _run(
+        self, what: Span, function: Callable[[], Result], after: Iterable[StreamEvent]
+    ) -> tuple[Result, StreamEvent]: ...
 
 
 def carry(pairs: Pairs, asynchronous: bool) -> None:
@@ -148,23 +150,25 @@ class SimulatedStreams(Streams):
         """When all lanes have finished."""
         return max(self.now_s, *self._free_s.values())
 
-    def wait(self, event: Event) -> None:
+    def wait(self, event: StreamEvent) -> None:
         self.now_s = max(self.now_s, event.handle)
 
-    def join(self, event: Event) -> None:
+    def join(self, event: StreamEvent) -> None:
         self._free_s[Lane.COMPUTE] = max(self._free_s[Lane.COMPUTE], event.handle)
 
-    def so_far(self) -> Event:
-        return Event(max(self.now_s, self._free_s[Lane.COMPUTE]))
+    def so_far(self) -> StreamEvent:
+        return StreamEvent(max(self.now_s, self._free_s[Lane.COMPUTE]))
 
-    def _run(self, what: Span, function: Callable[[], Result], after: Iterable[Event]) -> tuple[Result, Event]:
+    def _run(
+        self, what: Span, function: Callable[[], Result], after: Iterable[StreamEvent]
+    ) -> tuple[Result, StreamEvent]:
         result, flops = counted(function)
         on_link = what.lane is not Lane.COMPUTE
         seconds = what.size_bytes / self.link_bytes_per_s if on_link else flops / self.flops_per_s
         start_s = max(self.now_s, self._free_s[what.lane], *(event.handle for event in after))
         self._free_s[what.lane] = end_s = start_s + seconds
         self._log.append(replace(what, start_s=start_s, end_s=end_s))
-        return result, Event(end_s)
+        return result, StreamEvent(end_s)
 
 
 def counted(function: Callable[[], Result]) -> tuple[Result, int]:
@@ -194,21 +198,21 @@ class ThreadStreams(Streams):
     def log(self) -> list[Span]:
         return self._log
 
-    def wait(self, event: Event) -> None:
+    def wait(self, event: StreamEvent) -> None:
         event.handle.result()  # a copy that failed raises here, in the program that needs it
 
-    def join(self, event: Event) -> None:
+    def join(self, event: StreamEvent) -> None:
         self.wait(event)
 
-    def so_far(self) -> Event:
+    def so_far(self) -> StreamEvent:
         done: Future[None] = Future()
         done.set_result(None)
-        return Event(done)
+        return StreamEvent(done)
 
-    def _run(self, what: Span, function: Callable[[], Any], after: Iterable[Event]) -> tuple[Any, Event]:
+    def _run(self, what: Span, function: Callable[[], Any], after: Iterable[StreamEvent]) -> tuple[Any, StreamEvent]:
         before = [event.handle for event in after]
         if what.lane is not Lane.COMPUTE:
-            return None, Event(self._workers[what.lane].submit(self._timed, what, function, before))
+            return None, StreamEvent(self._workers[what.lane].submit(self._timed, what, function, before))
         return self._timed(what, function, before), self.so_far()
 
     def _timed(self, what: Span, function: Callable[[], Result], before: Iterable[Future[Any]]) -> Result:
@@ -240,23 +244,25 @@ class CudaStreams(Streams):
         since = self._began.elapsed_time
         return [replace(what, start_s=since(start) / 1e3, end_s=since(end) / 1e3) for what, start, end in self._spans]
 
-    def wait(self, event: Event) -> None:
+    def wait(self, event: StreamEvent) -> None:
         event.handle.synchronize()
 
-    def join(self, event: Event) -> None:
+    def join(self, event: StreamEvent) -> None:
         torch.cuda.current_stream(self.device).wait_event(event.handle)
 
-    def so_far(self) -> Event:
-        return Event(_mark(torch.cuda.current_stream(self.device)))
+    def so_far(self) -> StreamEvent:
+        return StreamEvent(_mark(torch.cuda.current_stream(self.device)))
 
-    def _run(self, what: Span, function: Callable[[], Result], after: Iterable[Event]) -> tuple[Result, Event]:
+    def _run(
+        self, what: Span, function: Callable[[], Result], after: Iterable[StreamEvent]
+    ) -> tuple[Result, StreamEvent]:
         stream = self.streams.get(what.lane) or torch.cuda.current_stream(self.device)
         for event in after:
             stream.wait_event(event.handle)
         with torch.cuda.stream(stream):
             start, result, end = _mark(stream), function(), _mark(stream)
         self._spans.append((what, start, end))
-        return result, Event(end)
+        return result, StreamEvent(end)
 
 
 def _mark(stream: torch.cuda.Stream) -> torch.cuda.Event:

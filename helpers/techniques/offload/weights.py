@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from ...catalog.errors import WorkbookError, require_whole
-from .host import Layout, packed
-from .streams import Event, Streams
+from .host import HostLayout, packed
+from .streams import StreamEvent, Streams
 
 
 class WeightStreamer:
@@ -44,8 +44,8 @@ class WeightStreamer:
         if not self.layers:
             raise WorkbookError("there is no layer to stream", "one or more", "pass model.model.layers")
         self.count = min(buffers, len(self.layers))
-        self._arrived: dict[int, Event] = {}  # by turn: a layer's number, counted on through all forwards
-        self._computed: dict[int, Event] = {}
+        self._arrived: dict[int, StreamEvent] = {}  # by turn: a layer's number, counted on through all forwards
+        self._computed: dict[int, StreamEvent] = {}
         self._turn = 0
 
     def __enter__(self) -> WeightStreamer:
@@ -65,12 +65,12 @@ class WeightStreamer:
         self._settle()
         self._give_back()
 
-    def _copied(self, at: int, layer: nn.Module) -> tuple[Layout, Tensor | Mapping[str, Tensor]]:
+    def _copied(self, at: int, layer: nn.Module) -> tuple[HostLayout, Tensor | Mapping[str, Tensor]]:
         """Where a layer's tensors lie in a buffer, and what a copy reads: a block on the host, or tensors of a file."""
         tensors = {name: parameter.data for name, parameter in layer.named_parameters()}
         if self.source is None:
             return packed(tensors, pinned=self.device.type == "cuda")
-        return Layout.of(tensors), self.source(at)
+        return HostLayout.of(tensors), self.source(at)
 
     def _take_over(self, at: int, layer: nn.Module) -> None:
         for parameter in layer.parameters():
@@ -120,7 +120,7 @@ class WeightStreamer:
                 self.streams.wait(event)
         self._arrived, self._computed, self._turn = {}, {}, 0
 
-    def _fetch(self, turn: int) -> Event:
+    def _fetch(self, turn: int) -> StreamEvent:
         """Start the copy for a turn; its buffer is free once the layer that used it before has computed."""
         at, number = turn % len(self.layers), turn % self.count
         layout, sources = self.hosts[at]

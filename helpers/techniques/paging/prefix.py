@@ -22,10 +22,10 @@ def chain_hash(parent: int, tokens: tuple[int, ...]) -> int:
 
 
 @dataclass(eq=False)
-class Entry:
+class CachedBlock:
     """A full block that the cache holds a reference to."""
 
-    parent: Entry | None
+    parent: CachedBlock | None
     tokens: tuple[int, ...]
     hash: int
     block: int
@@ -59,14 +59,14 @@ class PrefixCache:
 
     def __init__(self, manager: BlockManager, hash_function: HashFunction = chain_hash) -> None:
         self.manager, self.hash_function = manager, hash_function
-        self.buckets: defaultdict[int, list[Entry]] = defaultdict(list)
-        self.queue: OrderedDict[Entry, None] = OrderedDict()  # longest unused first, each before those it follows
+        self.buckets: defaultdict[int, list[CachedBlock]] = defaultdict(list)
+        self.queue: OrderedDict[CachedBlock, None] = OrderedDict()  # longest unused first, each before those it follows
         self.hits = Hits()
         manager.cache = self
 
-    def find(self, tokens: Sequence[int]) -> list[Entry]:
+    def find(self, tokens: Sequence[int]) -> list[CachedBlock]:
         """The longest chain of entries that `tokens` begins with. Changes nothing."""
-        chain: list[Entry] = []
+        chain: list[CachedBlock] = []
         for block in self._full_blocks(tokens):
             entry = self._entry(chain[-1] if chain else None, block)
             if entry is None:
@@ -94,7 +94,7 @@ class PrefixCache:
 
     def insert(self, sequence: Hashable, tokens: Sequence[int]) -> None:
         """Keep the full blocks of `sequence`, whose keys and values exist for `tokens`. Known ones stay as they are."""
-        chain: list[Entry] = []
+        chain: list[CachedBlock] = []
         for tokens_of_block, block in zip(self._full_blocks(tokens), self.manager.tables[sequence], strict=False):
             parent = chain[-1] if chain else None
             chain.append(self._entry(parent, tokens_of_block) or self._keep(parent, tokens_of_block, block))
@@ -115,31 +115,31 @@ class PrefixCache:
             self._forget(entry)
         return len(chosen)
 
-    def _evictable(self) -> Iterator[Entry]:
+    def _evictable(self) -> Iterator[CachedBlock]:
         """In order: nobody else refers to these blocks, and what follows them in a chain is gone by then."""
-        references, gone = self.manager.references, Counter[Entry]()
+        references, gone = self.manager.references, Counter[CachedBlock]()
         for entry in self.queue:
             if references[entry.block] == 1 and gone[entry] == entry.children:
                 yield entry
                 if entry.parent:
                     gone[entry.parent] += 1
 
-    def _in_use(self, entry: Entry) -> bool:
+    def _in_use(self, entry: CachedBlock) -> bool:
         return self.manager.references[entry.block] > 1
 
-    def _entry(self, parent: Entry | None, tokens: tuple[int, ...]) -> Entry | None:
+    def _entry(self, parent: CachedBlock | None, tokens: tuple[int, ...]) -> CachedBlock | None:
         bucket = self.buckets.get(self._hash(parent, tokens), ())
         return next((entry for entry in bucket if entry.parent is parent and entry.tokens == tokens), None)
 
-    def _keep(self, parent: Entry | None, tokens: tuple[int, ...], block: int) -> Entry:
-        entry = Entry(parent, tokens, self._hash(parent, tokens), block)
+    def _keep(self, parent: CachedBlock | None, tokens: tuple[int, ...], block: int) -> CachedBlock:
+        entry = CachedBlock(parent, tokens, self._hash(parent, tokens), block)
         self.buckets[entry.hash].append(entry)
         if parent is not None:
             parent.children += 1
         self.manager.hold(block)
         return entry
 
-    def _forget(self, entry: Entry) -> None:
+    def _forget(self, entry: CachedBlock) -> None:
         self.buckets[entry.hash].remove(entry)
         if not self.buckets[entry.hash]:
             del self.buckets[entry.hash]
@@ -148,13 +148,13 @@ class PrefixCache:
         del self.queue[entry]
         self.manager.let_go(entry.block)
 
-    def _touch(self, chain: list[Entry]) -> None:
+    def _touch(self, chain: list[CachedBlock]) -> None:
         """To the end of the queue, the last of the chain first: it has to go before those that it follows."""
         for entry in reversed(chain):
             self.queue[entry] = None
             self.queue.move_to_end(entry)
 
-    def _hash(self, parent: Entry | None, tokens: tuple[int, ...]) -> int:
+    def _hash(self, parent: CachedBlock | None, tokens: tuple[int, ...]) -> int:
         return self.hash_function(parent.hash if parent else 0, tokens)
 
     def _full_blocks(self, tokens: Sequence[int]) -> list[tuple[int, ...]]:

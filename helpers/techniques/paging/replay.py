@@ -20,7 +20,7 @@ from .traces import RequestTrace
 POLICIES = ("contiguous", "paged", "prefix")
 
 
-class EventKind(Enum):
+class ReplayEventKind(Enum):
     """What can happen to a request in a step."""
 
     ADMITTED = auto()
@@ -33,7 +33,7 @@ class EventKind(Enum):
 class ReplayEvent:
     """`request` is a place in the trace; `found_tokens` of an admitted one were in the prefix cache."""
 
-    kind: EventKind
+    kind: ReplayEventKind
     request: int
     found_tokens: int = 0
 
@@ -95,7 +95,7 @@ class Replay:
         self.events = []
         for name in list(self.running):
             if self.made[name] >= self.trace.requests[name].new_tokens:
-                self._release(name, EventKind.DONE)
+                self._release(name, ReplayEventKind.DONE)
         self._admit()
         for name in list(self.running):
             self._grow(name)
@@ -106,7 +106,7 @@ class Replay:
             name = self.waiting[0]
             tokens = self._tokens(name)
             if not self._fits(tokens):
-                self.events.append(ReplayEvent(EventKind.WAITS, name))
+                self.events.append(ReplayEvent(ReplayEventKind.WAITS, name))
                 return
             self.waiting.popleft()
             found = self.prefix.adopt(name, tokens, count=name not in self.counted) if self.prefix else 0
@@ -115,7 +115,7 @@ class Replay:
             if self.prefix:
                 self.prefix.insert(name, tokens)
             self.running.append(name)
-            self.events.append(ReplayEvent(EventKind.ADMITTED, name, found))
+            self.events.append(ReplayEvent(ReplayEventKind.ADMITTED, name, found))
 
     def _fits(self, tokens: tuple[int, ...]) -> bool:
         if isinstance(self.manager, ContiguousManager):
@@ -135,11 +135,11 @@ class Replay:
                 return
 
     def _preempt(self, name: int) -> None:
-        self._release(name, EventKind.PREEMPTED)
+        self._release(name, ReplayEventKind.PREEMPTED)
         self.waiting.appendleft(name)
         self.preempted += 1
 
-    def _release(self, name: int, why: EventKind) -> None:
+    def _release(self, name: int, why: ReplayEventKind) -> None:
         if self.prefix:
             self.prefix.insert(name, self._tokens(name))
         self.manager.release(name)

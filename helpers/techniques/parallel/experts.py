@@ -17,7 +17,7 @@ from .tensor import cut
 
 
 @dataclass(frozen=True)
-class Routed:
+class RoutedTokens:
     """Where this rank's tokens go: row i of the sent buffer's `slots` holds the token of assignment i that was `kept`.
 
     An assignment is a token and one of its experts; a slot is one of an expert's `capacity` places for this rank.
@@ -62,7 +62,7 @@ class ExpertParallel(nn.Module):
         back = exchange(self.computed(exchange(self.dispatched(tokens, routed), self.group)), self.group)
         return self.combined(back, weights, routed).view(x.shape)
 
-    def dispatched(self, tokens: Tensor, routed: Routed) -> Tensor:
+    def dispatched(self, tokens: Tensor, routed: RoutedTokens) -> Tensor:
         """(ranks, experts of a rank x capacity, width): row r is for rank r. Unused slots are zeros, and travel too."""
         sent = tokens.new_zeros(self.experts * routed.capacity, tokens.shape[-1])
         source = torch.arange(len(tokens), device=tokens.device).repeat_interleave(self.top_k)[routed.kept]
@@ -78,7 +78,7 @@ class ExpertParallel(nn.Module):
         ]
         return torch.stack(answers, 1).view(received.shape)
 
-    def combined(self, back: Tensor, weights: Tensor, routed: Routed) -> Tensor:
+    def combined(self, back: Tensor, weights: Tensor, routed: RoutedTokens) -> Tensor:
         """Each token's answers, weighted by the router and added; nothing for an assignment that was dropped."""
         answers = back.new_zeros(len(routed.kept), back.shape[-1])
         answers[routed.kept] = back.flatten(0, 1)[routed.slots]
@@ -86,7 +86,7 @@ class ExpertParallel(nn.Module):
         return (answers.view(-1, self.top_k, back.shape[-1]) * weights).sum(1)
 
 
-def route(chosen: Tensor, experts: int, capacity: int) -> Routed:
+def route(chosen: Tensor, experts: int, capacity: int) -> RoutedTokens:
     """Slots for the experts that tokens have `chosen`, (tokens, top_k): first come, first served.
 
     >>> route(torch.tensor([[0], [1], [0], [0]]), experts=2, capacity=2).kept.tolist()
@@ -95,7 +95,7 @@ def route(chosen: Tensor, experts: int, capacity: int) -> Routed:
     flat = chosen.flatten()
     places = nn.functional.one_hot(flat, experts).cumsum(0).gather(1, flat.unsqueeze(1)).squeeze(1) - 1
     kept = places < capacity
-    return Routed(kept, (flat * capacity + places)[kept], capacity)
+    return RoutedTokens(kept, (flat * capacity + places)[kept], capacity)
 
 
 def swiglu(x: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ class Seen(TextEnum):
 
 
 @dataclass(frozen=True)
-class Layout:
+class ChunkLayout:
     """`chunks[rank]` are the numbers of the chunks that the rank has, in the order in which it holds them."""
 
     name: str
@@ -84,16 +84,16 @@ def seen(queries: int, keys: int) -> Seen:
     return Seen.ALL if queries > keys else Seen.NOTHING
 
 
-def contiguous(ranks: int) -> Layout:
+def contiguous(ranks: int) -> ChunkLayout:
     """Rank r has the r-th part of the sequence: of the last rank's work the first does almost nothing."""
-    return Layout("contiguous", tuple((rank,) for rank in range(require_whole("ranks", ranks))))
+    return ChunkLayout("contiguous", tuple((rank,) for rank in range(require_whole("ranks", ranks))))
 
 
-def zigzag(ranks: int) -> Layout:
+def zigzag(ranks: int) -> ChunkLayout:
     """Twice as many chunks as ranks: rank r has the r-th from the front and the r-th from the back. All work alike.
 
     >>> zigzag(4).chunks
     ((0, 7), (1, 6), (2, 5), (3, 4))
     """
     require_whole("ranks", ranks)
-    return Layout("zigzag", tuple((rank, 2 * ranks - 1 - rank) for rank in range(ranks)))
+    return ChunkLayout("zigzag", tuple((rank, 2 * ranks - 1 - rank) for rank in range(ranks)))

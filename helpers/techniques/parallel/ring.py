@@ -18,12 +18,12 @@ from torch.autograd.function import once_differentiable
 from ...catalog.errors import WorkbookError, require_whole
 from ...memory.step.ranks.zero import Collective, Traffic
 from ..attention import Causal, Full, Partial, merge, tiled, tiled_backward
-from .layouts import Layout, Seen, contiguous, seen
+from .layouts import ChunkLayout, Seen, contiguous, seen
 
 MASKS = {Seen.ALL: Full(), Seen.CAUSAL: Causal()}
 
 
-def ring_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout | None = None, tile: int = 128) -> Tensor:
+def ring_attention(q: Tensor, k: Tensor, v: Tensor, layout: ChunkLayout | None = None, tile: int = 128) -> Tensor:
     """Causal attention over the tokens of all ranks, with gradients: (batch, heads, tokens of this rank, head_dim).
 
     q, k and v are those of this rank's tokens, `layout.tokens_of(rank, tokens)`; contiguous parts where it is left out.
@@ -46,7 +46,7 @@ class RingAttention(torch.autograd.Function):
     """Saves this rank's own q, k, v, output and log-sum-exp; keys and values of others go round again in backward."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, layout: Layout, tile: int) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, layout: ChunkLayout, tile: int) -> Tensor:
         parts = len(layout.chunks[dist.get_rank()])
         states: list[Partial | None] = [None] * parts
         for visit in visits(layout, k, v):
@@ -92,7 +92,7 @@ class Pair(NamedTuple):
 class Visit(NamedTuple):
     """The keys and values that are here in one step, and the rank whose they are."""
 
-    layout: Layout
+    layout: ChunkLayout
     owner: int
     tensors: tuple[Tensor, ...]
 
@@ -104,7 +104,7 @@ class Visit(NamedTuple):
                     yield Pair(row, column, seen(queries, keys))
 
 
-def visits(layout: Layout, k: Tensor, v: Tensor) -> Iterator[Visit]:
+def visits(layout: ChunkLayout, k: Tensor, v: Tensor) -> Iterator[Visit]:
     """This rank's own keys and values, then those of the rank before it, and so on round the ring.
 
     While one visit is worked on the next arrives, so two are held at a time.

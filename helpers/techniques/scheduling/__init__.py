@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .packed import PackedTables, packed
     from .policy import Policy
     from .saturation import MeanStep, MeanSteps, Steady, saturation_point, steady
-    from .scheduler import Chunk, MoveKind, Plan, Scheduler, Sequence
+    from .scheduler import MoveKind, Plan, Scheduler, Sequence, TokenChunk
     from .simulator import Outcome, Served, percentile, simulate
     from .step_time import FittedStep, Roofline, StepTime
 

@@ -68,7 +68,7 @@ class MoveKind(Enum):
 
 
 @dataclass(frozen=True)
-class Chunk:
+class TokenChunk:
     """The next `tokens` tokens of `sequence`; they attend to `context` tokens, themselves included."""
 
     sequence: Sequence
@@ -80,7 +80,7 @@ class Chunk:
 class Plan:
     """One step: blocks to move first, in this order, then one forward over all chunks."""
 
-    chunks: tuple[Chunk, ...]
+    chunks: tuple[TokenChunk, ...]
     moves: tuple[tuple[MoveKind, tuple[Copy, ...]], ...] = ()
     block_size: int = 16
 
@@ -148,7 +148,7 @@ class Scheduler:
     def schedule(self, now: float) -> Plan:
         """Who computes what in the step that begins at `now`. Takes the blocks for it, and preempts for them."""
         self._moves = []
-        chunks: list[Chunk] = []
+        chunks: list[TokenChunk] = []
         if self.policy.token_budget is None:  # prompts whole, before anybody decodes
             chunks = self._admit(now, None) or self._continue(now, None)
         else:
@@ -205,13 +205,13 @@ class Scheduler:
             return (sequence.longest, *arrival)
         return (self.served[sequence.user] if self.policy.order == "fair" else 0, *arrival)
 
-    def _continue(self, now: float, budget: int | None) -> list[Chunk]:
+    def _continue(self, now: float, budget: int | None) -> list[TokenChunk]:
         """The next tokens of those who run, the most urgent first, so that nobody is preempted who has his chunk."""
         chunks, left = [], budget
         for sequence in sorted(self.running, key=lambda running: self.urgency(running, now)):
             tokens = sequence.uncomputed if left is None else min(sequence.uncomputed, left)
             if tokens and self._make_room(sequence, tokens, now):
-                chunks.append(Chunk(sequence, tokens, sequence.computed + tokens))
+                chunks.append(TokenChunk(sequence, tokens, sequence.computed + tokens))
                 left = None if left is None else left - tokens
         return chunks
 
@@ -236,9 +236,9 @@ class Scheduler:
             self._release(sequence)
             sequence.computed = 0
 
-    def _admit(self, now: float, budget: int | None) -> list[Chunk]:
+    def _admit(self, now: float, budget: int | None) -> list[TokenChunk]:
         """Who begins, or begins again, in this step; nobody overtakes the most urgent one that does not fit."""
-        chunks: list[Chunk] = []
+        chunks: list[TokenChunk] = []
         if not self._batch_may_begin(now) or any(kind is MoveKind.SWAP_OUT for kind, _ in self._moves):
             return chunks
         left = budget
@@ -250,11 +250,11 @@ class Scheduler:
             self._begin(sequence)
             tokens = sequence.uncomputed if left is None else min(sequence.uncomputed, left)
             self.manager.append(sequence, tokens)
-            chunks.append(Chunk(sequence, tokens, sequence.computed + tokens))
+            chunks.append(TokenChunk(sequence, tokens, sequence.computed + tokens))
             left = None if left is None else left - tokens
         return chunks
 
-    def _too_many(self, chunks: list[Chunk], sequence: Sequence) -> bool:
+    def _too_many(self, chunks: list[TokenChunk], sequence: Sequence) -> bool:
         """Whether whole prompts would be more than one step may compute; a single one may always be."""
         tokens = sum(chunk.tokens for chunk in chunks) + sequence.uncomputed
         return self.policy.max_prefill_tokens is not None and tokens > self.policy.max_prefill_tokens

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from ...catalog.lazy import lazy
 
 if TYPE_CHECKING:
-    from .bench import Job, Outcome, Report, Spread, run_bench
-    from .protocol import Asked, RequestError
+    from .bench import BenchJob, BenchReport, RequestOutcome, Spread, run_bench
+    from .protocol import CompletionRequest, RequestError
     from .server import CompletionServer, listen, serve
     from .worker import EngineWorker
 

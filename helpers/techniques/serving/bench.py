@@ -26,7 +26,7 @@ from ..scheduling import percentile
 
 
 @dataclass(frozen=True)
-class Job:
+class BenchJob:
     """One request: a text or token ids, and the most new tokens."""
 
     prompt: str | tuple[int, ...]
@@ -34,7 +34,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RequestOutcome:
     """One request as the client saw it; seconds since the run began. `failure`: a status or what broke, else None."""
 
     sent_s: float
@@ -80,15 +80,15 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Report:
+class BenchReport:
     """A run: one outcome for each job, in the jobs' order, and `seconds` from its start to the last answer."""
 
     model: str
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[RequestOutcome, ...]
     seconds: float
 
     @property
-    def answered(self) -> tuple[Outcome, ...]:
+    def answered(self) -> tuple[RequestOutcome, ...]:
         return tuple(outcome for outcome in self.outcomes if outcome.failure is None)
 
     @property
@@ -140,13 +140,13 @@ class Report:
 
 async def run_bench(
     url: str,
-    jobs: Sequence[Job],
+    jobs: Sequence[BenchJob],
     rate: float | None = None,
     concurrency: int | None = None,
     seed: int = 0,
     timeout_s: float = 120.0,
     bar: bool = True,
-) -> Report:
+) -> BenchReport:
     """Send `jobs` to the server at `url`: `rate` a second at random (Poisson) times, or `concurrency` at once.
 
     Give one of the two. `timeout_s` without a byte fails a request. WorkbookError if no such server answers there.
@@ -158,13 +158,13 @@ async def run_bench(
     options: dict[str, Any] = {"timeout": httpx.Timeout(timeout_s, pool=None), "limits": limits, "trust_env": False}
     async with httpx.AsyncClient(**options) as client:
         base = _base(url)
-        run = _Run(client, base, await _model(client, base))
+        run = _BenchRun(client, base, await _model(client, base))
         with tqdm(total=len(jobs), unit="request", disable=None if bar else True) as run.bar:
             if rate is not None:
                 outcomes = await run.open_loop(jobs, rate, seed)
             else:
                 outcomes = await run.closed_loop(jobs, require_whole("concurrency", concurrency))
-    return Report(run.model, tuple(outcomes), max(outcome.done_s for outcome in outcomes))
+    return BenchReport(run.model, tuple(outcomes), max(outcome.done_s for outcome in outcomes))
 
 
 def _base(url: str) -> str:
@@ -196,7 +196,7 @@ async def _model(client: httpx.AsyncClient, base: str) -> str:
 
 
 @dataclass
-class _Run:
+class _BenchRun:
     client: httpx.AsyncClient
     base: str
     model: str
@@ -207,7 +207,7 @@ class _Run:
     def now(self) -> float:
         return time.perf_counter() - self.began
 
-    async def open_loop(self, jobs: Sequence[Job], rate: float, seed: int) -> list[Outcome]:
+    async def open_loop(self, jobs: Sequence[BenchJob], rate: float, seed: int) -> list[RequestOutcome]:
         """Times are drawn beforehand, so that a slow server does not slow the load."""
         require_number("rate", rate, below=1e6, expected="requests per second above zero", do="pass --rate 5")
         draw, at, tasks = random.Random(seed), 0.0, []
@@ -217,9 +217,9 @@ class _Run:
             tasks.append(asyncio.create_task(self.one(job)))
         return list(await asyncio.gather(*tasks))
 
-    async def closed_loop(self, jobs: Sequence[Job], concurrency: int) -> list[Outcome]:
+    async def closed_loop(self, jobs: Sequence[BenchJob], concurrency: int) -> list[RequestOutcome]:
         """Each of `concurrency` users sends the next job when the one before is answered."""
-        outcomes: dict[int, Outcome] = {}
+        outcomes: dict[int, RequestOutcome] = {}
         left = iter(enumerate(jobs))
 
         async def user() -> None:
@@ -229,7 +229,7 @@ class _Run:
         await asyncio.gather(*(user() for _ in range(min(concurrency, len(jobs)))))
         return [outcomes[number] for number in range(len(jobs))]
 
-    async def one(self, job: Job) -> Outcome:
+    async def one(self, job: BenchJob) -> RequestOutcome:
         prompt = job.prompt if isinstance(job.prompt, str) else list(job.prompt)
         body: dict[str, Any] = {
             "model": self.model,
@@ -245,33 +245,33 @@ class _Run:
                 if answer.status_code == 200:
                     return await self._streamed(sent, answer)
                 await answer.aread()
-                return Outcome(sent, self.now, failure=str(answer.status_code))
+                return RequestOutcome(sent, self.now, failure=str(answer.status_code))
         except httpx.HTTPError as error:
-            return Outcome(sent, self.now, failure=type(error).__name__)
+            return RequestOutcome(sent, self.now, failure=type(error).__name__)
         except (ValueError, LookupError, TypeError, AttributeError):
-            return Outcome(sent, self.now, failure="an event that is not OpenAI's")
+            return RequestOutcome(sent, self.now, failure="an event that is not OpenAI's")
         finally:
             self.bar.update()
 
-    async def _streamed(self, sent: float, answer: httpx.Response) -> Outcome:
+    async def _streamed(self, sent: float, answer: httpx.Response) -> RequestOutcome:
         chunks, texts, counted = [], [], None
         async for data in _events(answer):
             if data == "[DONE]":
                 break
             read = json.loads(data)
             if "error" in read:
-                return Outcome(sent, self.now, failure="an error in the stream")
+                return RequestOutcome(sent, self.now, failure="an error in the stream")
             counted = (read.get("usage") or {}).get("completion_tokens", counted)
             for one in read.get("choices", ())[:1]:
                 texts.append(one["text"])
                 if one["text"] or not one.get("finish_reason"):
                     chunks.append(self.now)
         else:
-            return Outcome(sent, self.now, failure="a stream without [DONE]")
+            return RequestOutcome(sent, self.now, failure="a stream without [DONE]")
         if not chunks:
-            return Outcome(sent, self.now, failure="no tokens")
+            return RequestOutcome(sent, self.now, failure="no tokens")
         tokens = len(chunks) if counted is None else int(counted)
-        return Outcome(sent, self.now, tuple(chunks), tokens, "".join(texts))
+        return RequestOutcome(sent, self.now, tuple(chunks), tokens, "".join(texts))
 
 
 async def _events(answer: httpx.Response) -> AsyncIterator[str]:

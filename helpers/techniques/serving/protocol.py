@@ -42,7 +42,7 @@ class RequestError(Exception):
 
 
 @dataclass(frozen=True)
-class Asked:
+class CompletionRequest:
     """A request that was understood. `max_tokens` new ones at most; the smaller `priority` goes first."""
 
     prompt: tuple[int, ...]
@@ -54,7 +54,7 @@ class Asked:
     token_ids: bool = False  # beside the text, as vLLM's `return_token_ids`
 
 
-def read(body: bytes, served: str, tokenizer: PreTrainedTokenizerBase) -> Asked:
+def read(body: bytes, served: str, tokenizer: PreTrainedTokenizerBase) -> CompletionRequest:
     """The request in `body`, for the model called `served`. RequestError 400 with the reason if it cannot be read."""
     try:
         given = json.loads(body)
@@ -67,7 +67,7 @@ def read(body: bytes, served: str, tokenizer: PreTrainedTokenizerBase) -> Asked:
     if given.get("model", served) != served:
         raise RequestError(400, f"unknown model {_short(given['model'])}; this server has {served!r}", "model")
     options = _of_type(given, "stream_options", dict, {})
-    return Asked(
+    return CompletionRequest(
         _prompt(given, tokenizer),
         _whole(given, "max_tokens", 16, 1, 2**31),
         _of_type(given, "stream", bool, False),
@@ -163,13 +163,13 @@ class Text:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
 
-def choice(asked: Asked, text: str, tokens: tuple[int, ...], finish: str | None) -> dict[str, Any]:
+def choice(asked: CompletionRequest, text: str, tokens: tuple[int, ...], finish: str | None) -> dict[str, Any]:
     """One entry of `choices`; `finish` is "stop" or "length" on the last."""
     ids = {"token_ids": list(tokens)} if asked.token_ids else {}
     return {"index": 0, "text": text, "logprobs": None, "finish_reason": finish, **ids}
 
 
-def usage(asked: Asked, tokens: int) -> dict[str, int]:
+def usage(asked: CompletionRequest, tokens: int) -> dict[str, int]:
     prompt = len(asked.prompt)
     return {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
 

@@ -23,7 +23,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ...catalog.errors import WorkbookError, require_whole
 from ..scheduling import ScheduledEngine
-from .protocol import Asked, RequestError, Text, choice, event, read, usage
+from .protocol import CompletionRequest, RequestError, Text, choice, event, read, usage
 from .worker import EngineWorker, Ticket, Update
 
 HOST = "127.0.0.1"
@@ -204,12 +204,12 @@ class _Completions(_Handler):
         if self.ticket:
             self.ticket.updates.put_nowait(Update(problem=RequestError(CLIENT_GONE, "the client hung up")))
 
-    def _asked(self) -> Asked:
+    def _asked(self) -> CompletionRequest:
         if self.server.draining or not self.server.worker.alive:
             raise _stopping()
         return read(self.request.body, self.server.name, self.server.tokenizer)
 
-    async def _answer(self, asked: Asked, ticket: Ticket) -> None:
+    async def _answer(self, asked: CompletionRequest, ticket: Ticket) -> None:
         self.server.numbered += 1
         head = {
             "id": f"cmpl-{self.server.numbered}",

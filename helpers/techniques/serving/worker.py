@@ -18,7 +18,7 @@ from functools import partial
 
 from ...catalog.errors import WorkbookError, require_whole
 from ..scheduling import ScheduledEngine, Sequence
-from .protocol import Asked, RequestError
+from .protocol import CompletionRequest, RequestError
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Counts:
 class Ticket:
     """A request on the loop's side. `updates` never holds more than the answer has tokens."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: CompletionRequest) -> None:
         self.asked = asked
         self.updates: asyncio.Queue[Update] = asyncio.Queue()
 
@@ -77,7 +77,7 @@ class EngineWorker:
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, asked: Asked) -> Ticket:
+    def submit(self, asked: CompletionRequest) -> Ticket:
         """Queue a request. The ticket's updates say what becomes of it, a refusal too."""
         ticket = Ticket(asked)
         self._inbox.put(partial(self._submit, ticket))

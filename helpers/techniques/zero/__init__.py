@@ -13,9 +13,9 @@ import catalog, memory and, for the bytes of a disk, `offload`.
 """
 
 from .configs import accelerate_config, deepspeed_config
-from .ddp import DDP, Engine, GradReadyCounter, NaiveDDP
+from .ddp import DDP, DataParallelEngine, GradReadyCounter, NaiveDDP
 from .deepspeed import DeepSpeed
-from .flat import BUCKET_BYTES, Bucket, Flat, Unit, all_gather, all_reduce, buckets, reduce_scatter
+from .flat import BUCKET_BYTES, Bucket, FlatBucket, Unit, all_gather, all_reduce, buckets, reduce_scatter
 from .fsdp2 import FSDP2
 from .rank_trace import STAGES, RankTrace, fake_ranks, traced
 from .stage3 import Zero3, register_gather_hooks, units

@@ -29,7 +29,7 @@ from ...catalog.errors import WorkbookError, require_whole
 from ...catalog.train_setup import TrainSetup
 from ...memory.breakdown import format_bytes
 from ...memory.measure import RankStep, rank_step, steps
-from .ddp import Engine
+from .ddp import DataParallelEngine
 from .deepspeed import DeepSpeed
 from .fsdp2 import FSDP2
 from .rank_trace import STAGES
@@ -46,7 +46,7 @@ SMALL = {
 }
 
 
-def engine_of(name: str, stage: int) -> Callable[..., Engine]:
+def engine_of(name: str, stage: int) -> Callable[..., DataParallelEngine]:
     """`engine(model, make, clip)` for a stage of one of the engines; WorkbookError where it has none."""
     if name == "ours":
         return STAGES[stage]
@@ -72,11 +72,13 @@ def join() -> torch.device:
 
 
 def train(
-    setup: TrainSetup, engine: Callable[..., Engine], count: int, device: torch.device
+    setup: TrainSetup, engine: Callable[..., DataParallelEngine], count: int, device: torch.device
 ) -> tuple[list[Tensor], RankStep]:
     """Losses of `count` steps, averaged over ranks, and what the last step held and sent."""
     torch.manual_seed(0)
-    runner: Engine = engine(steps.build_model(setup, device.type), lambda ps: torch.optim.AdamW(ps, lr=1e-3), 1.0)
+    runner: DataParallelEngine = engine(
+        steps.build_model(setup, device.type), lambda ps: torch.optim.AdamW(ps, lr=1e-3), 1.0
+    )
     numbers = torch.Generator().manual_seed(dist.get_rank())  # every rank its own text
     ids = torch.randint(0, setup.model.vocab, (setup.micro_batch, setup.sequence), generator=numbers).to(device)
     losses: list[Tensor] = []

@@ -16,7 +16,7 @@ from .flat import Bucket, all_reduce, broadcast_model, buckets, trainable, wait_
 Make = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
-class Engine(Protocol):
+class DataParallelEngine(Protocol):
     """What every engine has, ours and the field's: the model to call, `step()`, and `holds()` for what its rank keeps.
 
     `step()` averages the gradients, clips their global norm, updates, frees the gradients, and returns the norm.

@@ -84,7 +84,7 @@ class Bucket:
         return flat
 
 
-class Flat(Bucket):
+class FlatBucket(Bucket):
     """A bucket whose parameters live in `data`: what is gathered there is at once what the model computes with.
 
     `shard` is the part of `data` that this rank updates.
@@ -103,7 +103,7 @@ class Flat(Bucket):
         """Free what the model does not need now: nothing, for a flat stays whole. A `Unit` does not."""
 
 
-class Unit(Flat):
+class Unit(FlatBucket):
     """A flat that is whole only while it is needed (ZeRO-3): in between, its storage has no bytes.
 
     The storage is emptied and refilled, never replaced: what autograd saved for the backward pass are views of it.

@@ -21,11 +21,11 @@ from ...memory.meter.meter import Meter
 from ...memory.step.ranks.zero import Traffic
 from ...memory.trace.fake import without_memory
 from ..checkpointing import apply
-from .ddp import DDP, Engine
+from .ddp import DDP, DataParallelEngine
 from .stage3 import Zero3
 from .stages import Zero1, Zero2
 
-STAGES: tuple[Callable[..., Engine], ...] = (DDP, Zero1, Zero2, Zero3)  # by number
+STAGES: tuple[Callable[..., DataParallelEngine], ...] = (DDP, Zero1, Zero2, Zero3)  # by number
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def traced(
     gpu: str | Device | None = None,
     on: str = "cuda",
     rank: int = 0,
-    engine: Callable[..., Engine] | None = None,
+    engine: Callable[..., DataParallelEngine] | None = None,
 ) -> RankTrace:
     """Trace one rank's step of `setup`: its stage (`zero`) on its `ranks`, in seconds, for any number of them.
 
@@ -73,7 +73,9 @@ def traced(
         apply(model, setup.checkpointing)
     with fake_ranks(setup.ranks, rank), trace.fake(on, gpu) as session:
         without_memory(model, session.mode)
-        runner: Engine = build(model, lambda parameters: steps.make_optimizer(setup.optimizer, iter(parameters)))
+        runner: DataParallelEngine = build(
+            model, lambda parameters: steps.make_optimizer(setup.optimizer, iter(parameters))
+        )
         step, traffic = _step(setup, runner, session.meter), []
 
         def counted() -> None:
@@ -85,7 +87,7 @@ def traced(
         return RankTrace(held(runner.holds()), found, traffic[-1])
 
 
-def _step(setup: TrainSetup, runner: Engine, meter: Meter) -> Callable[[], None]:
+def _step(setup: TrainSetup, runner: DataParallelEngine, meter: Meter) -> Callable[[], None]:
     ids = torch.randint(0, setup.model.vocab, (setup.micro_batch, setup.sequence))
 
     def label() -> None:

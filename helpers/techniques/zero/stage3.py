@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from ...catalog.errors import WorkbookError
 from .ddp import Make
-from .flat import Flat, Unit, broadcast_model, trainable
+from .flat import FlatBucket, Unit, broadcast_model, trainable
 from .stages import Shard, Zero2, clip_shards
 
 
@@ -60,7 +60,7 @@ class Zero3(Zero2):
         for unit in self.roots:
             fetch(unit)
 
-    def send(self, flat: Flat, shard: Shard) -> None:
+    def send(self, flat: FlatBucket, shard: Shard) -> None:
         super().send(flat, shard)
         flat.release()
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ...memory.step.ranks.zero import BUCKET_BYTES
 from .ddp import GradReadyCounter, Make, optimizer_states
-from .flat import Flat, all_gather, all_reduce, broadcast_model, buckets, reduce_scatter, trainable, wait_for
+from .flat import FlatBucket, all_gather, all_reduce, broadcast_model, buckets, reduce_scatter, trainable, wait_for
 
 
 class Shard:
@@ -61,11 +61,11 @@ class Zero1:
         bucket_bytes: int = BUCKET_BYTES,
         master: torch.dtype | None = None,
         host: bool = False,
-        flats: Sequence[Flat] | None = None,
+        flats: Sequence[FlatBucket] | None = None,
     ) -> None:
         if flats is None:
             broadcast_model(model)
-            flats = [Flat(group) for group in buckets(trainable(model), bucket_bytes)]
+            flats = [FlatBucket(group) for group in buckets(trainable(model), bucket_bytes)]
         for flat in flats:
             flat.reduced_as = master
         self.model, self.clip, self.flats = model, clip, flats
@@ -124,7 +124,7 @@ class Zero2(Zero1):
             for flat, shard in zip(self.flats, self.shards, strict=True)
         ]
 
-    def send(self, flat: Flat, shard: Shard) -> None:
+    def send(self, flat: FlatBucket, shard: Shard) -> None:
         self.wait()
         whole = flat.take_gradients().div_(flat.ranks)
         part = torch.empty_like(flat.mine(whole))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from helpers.course.doctor.machine import Machine, with_processes
-from helpers.course.doctor.needs import Chapter, Needs
-from helpers.course.doctor.nvidia_smi import Driver, Gpu
+from helpers.course.doctor.needs import ChapterNeeds, Needs
+from helpers.course.doctor.nvidia_smi import ListedGpu, NvidiaDriver
 from helpers.course.doctor.packages import Package, Torch
 
 GIB = 2**30
-H100 = Gpu("NVIDIA H100 80GB HBM3", 81121 * 2**20, 70 * GIB, "9.0", "GPU-1", ("python (process 4711), 9.1 GiB",))
-DRIVER = Driver("550.54", "12.4", (replace(H100, capability=""),))
+H100 = ListedGpu("NVIDIA H100 80GB HBM3", 81121 * 2**20, 70 * GIB, "9.0", "GPU-1", ("python (process 4711), 9.1 GiB",))
+DRIVER = NvidiaDriver("550.54", "12.4", (replace(H100, capability=""),))
 CUDA = Torch(cuda_build="12.4", threads=8, gpus=(H100,), architectures=("sm_80", "sm_90"))
 CPU_BUILD = Torch(threads=2, why_not="AssertionError: Torch not compiled with CUDA enabled")
 PACKAGES = tuple(
@@ -37,8 +37,8 @@ GOOD = Machine(
 )
 LAPTOP = replace(GOOD, torch=CPU_BUILD, gpus=(), driver=None)
 CHAPTERS = (
-    Chapter("00", "Start here", False, Needs(GIB // 2, 0, "unused", ("torch",))),
-    Chapter("02", "Training", True, Needs(4 * GIB, 2 * GIB, "optional", ("torch", "transformers"))),
+    ChapterNeeds("00", "Start here", False, Needs(GIB // 2, 0, "unused", ("torch",))),
+    ChapterNeeds("02", "Training", True, Needs(4 * GIB, 2 * GIB, "optional", ("torch", "transformers"))),
 )
 
 
@@ -56,8 +56,8 @@ def lost(why_not: str = "", cuda: str = "13.0", **gpu: object) -> Machine:
     return replace(GOOD, gpus=(), driver=driver, torch=Torch(threads=8, cuda_build="13.0", why_not=why_not))
 
 
-DIVIDED = Driver("580.1", "13.0", (replace(H100, mig=True, slices=2),))
-SLICE = Gpu("NVIDIA H100 80GB HBM3 MIG 1g.10gb", int(9.75 * GIB), 9 * GIB, "9.0", "some-slice")
+DIVIDED = NvidiaDriver("580.1", "13.0", (replace(H100, mig=True, slices=2),))
+SLICE = ListedGpu("NVIDIA H100 80GB HBM3 MIG 1g.10gb", int(9.75 * GIB), 9 * GIB, "9.0", "some-slice")
 MIG_SLICE = replace(GOOD, gpus=with_processes((SLICE,), DIVIDED), driver=DIVIDED)
 GONE = Package("torch")
 AGAIN = "rm -rf .venv; make lab"
@@ -173,7 +173,7 @@ FAULTS = {
         [],
     ),
     "a GPU that torch has no code for": (
-        replace(GOOD, gpus=(Gpu("Tesla V100", 16 * GIB, 15 * GIB, "7.0"),)),
+        replace(GOOD, gpus=(ListedGpu("Tesla V100", 16 * GIB, 15 * GIB, "7.0"),)),
         "no code for the Tesla V100 (compute capability 7.0)",
         AGAIN,
         [],
@@ -185,7 +185,7 @@ FAULTS = {
         [],
     ),
     "nvidia-smi hangs": (
-        replace(LAPTOP, driver=Driver(problem="nvidia-smi did not answer within 10 s")),
+        replace(LAPTOP, driver=NvidiaDriver(problem="nvidia-smi did not answer within 10 s")),
         "did not answer",
         "restart the machine",
         [],

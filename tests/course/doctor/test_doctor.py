@@ -12,8 +12,8 @@ from helpers.cli import main
 from helpers.course.build import clean
 from helpers.course.doctor import doctor, examine, report
 from helpers.course.doctor import machine as machine_room
-from helpers.course.doctor.needs import Chapter, Needs
-from helpers.course.doctor.nvidia_smi import Gpu
+from helpers.course.doctor.needs import ChapterNeeds, Needs
+from helpers.course.doctor.nvidia_smi import ListedGpu
 from helpers.course.doctor.packages import Package, Torch
 from helpers.course.doctor.verdicts import has_code_for
 from helpers.course.release import released
@@ -43,7 +43,7 @@ def test_nothing_to_fix(name):
 
 
 def test_a_chapter_that_requires_a_gpu():
-    chapter = Chapter("16", "Kernels", False, Needs(GIB, 0, "required", ("torch",)))
+    chapter = ChapterNeeds("16", "Kernels", False, Needs(GIB, 0, "required", ("torch",)))
     v100 = replace(GOOD, gpus=(replace(H100, capability="7.0"),))
     stopped = {
         name: bool(examine(m, (chapter,))[0][0][1]) for name, m in (("no", LAPTOP), ("old", v100), ("yes", GOOD))
@@ -78,7 +78,7 @@ def test_the_worst_comes_first_and_one_remedy_is_told_once():
     ],
 )
 def test_which_builds_run_on_which_gpu(capability, architectures, runs):
-    assert has_code_for(Gpu("x", capability=capability), Torch(architectures=tuple(architectures))) is runs
+    assert has_code_for(ListedGpu("x", capability=capability), Torch(architectures=tuple(architectures))) is runs
 
 
 def test_a_gpu_is_described_with_what_the_catalogue_knows():
@@ -87,7 +87,7 @@ def test_a_gpu_is_described_with_what_the_catalogue_knows():
     assert "in the catalogue as h100-80gb: 3,350 GB/s" in printed
     assert "holding its memory: python (process 4711), 9.1 GiB" in printed
     assert "NVIDIA 550.54, for CUDA up to 12.4" in printed
-    unknown = replace(GOOD, gpus=(Gpu("Quadro X", 8 * GIB, 8 * GIB),) * 8)
+    unknown = replace(GOOD, gpus=(ListedGpu("Quadro X", 8 * GIB, 8 * GIB),) * 8)
     printed = report.text(unknown, *examine(unknown, CHAPTERS))
     assert "not in the catalogue" in printed
     assert "and 4 more" in printed
@@ -119,7 +119,7 @@ def test_a_terminal_without_our_marks_still_tells_good_from_bad():
 
 
 def test_a_chapter_that_cannot_be_read_cannot_run():
-    judged, (fix,) = examine(LAPTOP, (*CHAPTERS, Chapter("03", "x", False, Needs(), "it cannot be read")))
+    judged, (fix,) = examine(LAPTOP, (*CHAPTERS, ChapterNeeds("03", "x", False, Needs(), "it cannot be read")))
     assert [bool(problems) for _, problems in judged] == [False, False, True]
     assert fix.what == "03 it cannot be read"
 

@@ -14,7 +14,7 @@ import pytest
 from helpers.course.doctor import nvidia_smi
 from helpers.course.doctor.machine import environment_of, memory_here, with_processes
 from helpers.course.doctor.needs import GPU_USES, Needs, chapters, together
-from helpers.course.doctor.nvidia_smi import Gpu
+from helpers.course.doctor.nvidia_smi import ListedGpu
 from helpers.course.doctor.packages import Package, collect, python_itself, ranges, start, torch_of, within
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -43,7 +43,7 @@ def test_both_spellings_of_the_driver_are_read():
     assert (old.version, old.cuda, old.problem) == ("535.86.05", "12.2", "")
     assert (new.version, new.cuda) == ("535.86.05", "13.3")
     processes = ("python3 (process 4711), 2.0 GiB", "a program (process 9)")
-    assert old.gpus == (Gpu("Tesla T4", 15360 * MIB, 14900 * MIB, "", "GPU-7", processes),)
+    assert old.gpus == (ListedGpu("Tesla T4", 15360 * MIB, 14900 * MIB, "", "GPU-7", processes),)
 
 
 @pytest.mark.parametrize(
@@ -87,10 +87,12 @@ def test_how_a_card_is_set_up_is_read(xml, told):
 
 
 def test_processes_find_their_gpu_by_its_uuid_not_by_its_number():
-    driver = nvidia_smi.Driver(gpus=(Gpu("a", uuid="GPU-1", processes=("p",)), Gpu("b", uuid="GPU-2")))
-    seen = with_processes((Gpu("b", uuid="2"), Gpu("a", uuid="1"), Gpu("c")), driver)
+    driver = nvidia_smi.NvidiaDriver(
+        gpus=(ListedGpu("a", uuid="GPU-1", processes=("p",)), ListedGpu("b", uuid="GPU-2"))
+    )
+    seen = with_processes((ListedGpu("b", uuid="2"), ListedGpu("a", uuid="1"), ListedGpu("c")), driver)
     assert [gpu.processes for gpu in seen] == [(), ("p",), ()]
-    assert with_processes((Gpu("a"),), None) == (Gpu("a"),)
+    assert with_processes((ListedGpu("a"),), None) == (ListedGpu("a"),)
 
 
 def system(folder: Path, files: dict[str, object]) -> Path:
@@ -169,7 +171,7 @@ def test_what_torch_says_becomes_facts():
     gpu = {"name": "T4", "total_bytes": 1, "free_bytes": None, "capability": "7.5", "uuid": "7"}
     facts = {"cuda_build": "12.8", "hip_build": "", "threads": 2, "mps": False, "why_not": ""}
     torch = torch_of(facts | {"gpus": [gpu], "architectures": ["sm_75"]})
-    assert (torch.gpus, torch.architectures) == ((Gpu("T4", 1, None, "7.5", "7"),), ("sm_75",))
+    assert (torch.gpus, torch.architectures) == ((ListedGpu("T4", 1, None, "7.5", "7"),), ("sm_75",))
     assert torch_of(None) is None
 
 

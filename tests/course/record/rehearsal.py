@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from unittest import mock
 
 from helpers.catalog.errors import WorkbookError
-from helpers.course.record.target import ExperimentSizes, Memory, Target
-from helpers.memory.accuracy.recordings import Machine, Made
+from helpers.course.record.target import ExperimentSizes, MemoryCounters, Target
+from helpers.memory.accuracy.recordings import MeasuredWith, RecordedDevice
 from helpers.memory.allocator import alloc, empty_cache, free, read_snapshot, replay
 from helpers.memory.measure import clock, probes
 from helpers.memory.meter.meter import Meter
 from tests.memory.allocator.snapshots import snapshot_of
 
-MADE = Made("2.11.0", "13.0", "580.65", "0.1.0", "2026-11-22")
-MACHINE = Machine("rehearsal", "a rehearsal on this CPU", "cpu", 2**34, (8, 0))
+MADE = MeasuredWith("2.11.0", "13.0", "580.65", "0.1.0", "2026-11-22")
+MACHINE = RecordedDevice("rehearsal", "a rehearsal on this CPU", "cpu", 2**34, (8, 0))
 TOY = ExperimentSizes(
     train="tiny-llama",
     sequence=32,
@@ -44,14 +44,14 @@ class CpuGpu:
 
     device = "cpu"
 
-    def __init__(self, meter: Meter, free_bytes: int = 2**34, machine: Machine = MACHINE) -> None:
+    def __init__(self, meter: Meter, free_bytes: int = 2**34, machine: RecordedDevice = MACHINE) -> None:
         self.meter, self.free, self.known = meter, free_bytes, machine
         self.emptied: list[int] = []  # how many events there were at each empty_cache
 
-    def machine(self) -> Machine:
+    def machine(self) -> RecordedDevice:
         return self.known
 
-    def made(self) -> Made:
+    def made(self) -> MeasuredWith:
         return MADE
 
     def free_bytes(self) -> int:
@@ -67,16 +67,20 @@ class CpuGpu:
     def finish(self) -> None:
         """Nothing is launched here."""
 
-    def memory(self) -> Memory:
+    def memory(self) -> MemoryCounters:
         gc.collect()
         ran = replay(self._steps(0))
-        return Memory(ran.allocated[-1], ran.reserved[-1], self.meter.live_bytes) if len(ran) else Memory(0, 0)
+        return (
+            MemoryCounters(ran.allocated[-1], ran.reserved[-1], self.meter.live_bytes)
+            if len(ran)
+            else MemoryCounters(0, 0)
+        )
 
-    def peak(self, run) -> Memory:
+    def peak(self, run) -> MemoryCounters:
         first = max(0, len(self._steps(0)) - 1)
         run()
         ran = replay(self._steps(0))
-        return Memory(max(ran.allocated[first:], default=0), max(ran.reserved[first:], default=0))
+        return MemoryCounters(max(ran.allocated[first:], default=0), max(ran.reserved[first:], default=0))
 
     def history(self, run):
         reserved, first = self.memory().reserved, len(self.meter.events)
@@ -104,7 +108,7 @@ class CpuGpu:
 def quick_clocks() -> Iterator[None]:
     """Timings of toys: nothing is held against them, so they need no patience."""
     with (
-        mock.patch.dict(probes.SIZES, cpu=probes.Sizes(2**14, 64, 2, 16, 32)),
+        mock.patch.dict(probes.SIZES, cpu=probes.ProbeSizes(2**14, 64, 2, 16, 32)),
         mock.patch.multiple(clock, RUNS=1, LEAST_S=0, LEAST_PASSES=1, MOST_PASSES=2),
     ):
         yield

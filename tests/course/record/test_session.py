@@ -12,7 +12,7 @@ from helpers.catalog.errors import WorkbookError
 from helpers.cli import main
 from helpers.course.record import listing, record, session
 from helpers.course.record.experiments import Experiment
-from helpers.course.record.target import Figure
+from helpers.course.record.target import MeasuredFigure
 from helpers.memory.accuracy.recordings import read, read_all
 from helpers.memory.allocator import compare_with_snapshot
 from tests.course.record.rehearsal import MADE, rehearsed
@@ -21,7 +21,7 @@ GIB = 2**30
 
 
 def figures(*values, label="case"):
-    return [Figure(label, "held", "bytes", {"kind": "none"}, (value,)) for value in values]
+    return [MeasuredFigure(label, "held", "bytes", {"kind": "none"}, (value,)) for value in values]
 
 
 class Table:

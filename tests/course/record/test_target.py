@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from helpers.catalog.errors import WorkbookError
-from helpers.course.doctor.nvidia_smi import Driver
+from helpers.course.doctor.nvidia_smi import NvidiaDriver
 from helpers.course.record import target as module
-from helpers.course.record.target import Gpu, Memory
+from helpers.course.record.target import Gpu, MemoryCounters
 from helpers.memory.allocator import MIB, alloc, compare_with_snapshot
 from tests.memory.allocator.snapshots import snapshot_of
 
@@ -44,7 +44,7 @@ def cuda(monkeypatch):
     record = lambda **options: state.calls.append(options)  # noqa: E731
     monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", record)
     monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: snapshot_of([alloc("x", 3 * MIB)]))
-    monkeypatch.setattr(module.nvidia_smi, "ask", lambda: Driver("580.65.06", "13.0"))
+    monkeypatch.setattr(module.nvidia_smi, "ask", lambda: NvidiaDriver("580.65.06", "13.0"))
     return state
 
 
@@ -78,13 +78,13 @@ def test_the_version_names_the_commit_of_this_repository_only(monkeypatch, tmp_p
 
 def test_peaks_are_reset_before_and_read_after(cuda):
     peak = Gpu().peak(lambda: cuda.calls.append("run"))
-    assert peak == Memory(300, 400)
+    assert peak == MemoryCounters(300, 400)
     assert cuda.calls == ["synchronize", "reset", "run", "synchronize"]
 
 
 def test_memory_now_and_cleared(cuda):
     cuda.allocated, cuda.reserved = 7, 9
-    assert Gpu().memory() == Memory(7, 9, 5)
+    assert Gpu().memory() == MemoryCounters(7, 9, 5)
     cuda.calls.clear()
     Gpu().clear()
     assert cuda.calls == ["synchronize", "workspaces", "empty_cache"]

@@ -20,7 +20,7 @@ import pytest
 from helpers.catalog.errors import WorkbookError
 from helpers.course.notebook import BOOK, CHAPTERS, LABS, find_all
 from helpers.course.site import book, build, facts, runtime
-from helpers.course.site.book import Chapter, chapters
+from helpers.course.site.book import BookPage, chapters
 from helpers.course.site.markdown import page_of, rendered
 from helpers.course.site.runtime import EPOCH, sources
 from helpers.course.site.search import search_index
@@ -47,12 +47,12 @@ class Elements(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def found() -> list[Chapter]:
+def found() -> list[BookPage]:
     return chapters(ROOT)
 
 
 @pytest.fixture(scope="module")
-def pages(found: list[Chapter]) -> dict[str, str]:
+def pages(found: list[BookPage]) -> dict[str, str]:
     """Every page by its address; a warning while they are built is an error."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -60,7 +60,7 @@ def pages(found: list[Chapter]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def files(found: list[Chapter], pages: dict[str, str]) -> set[str]:
+def files(found: list[BookPage], pages: dict[str, str]) -> set[str]:
     pictures = {address for chapter in found for address in chapter.pictures}
     return {*pages, *pictures, *build._assets(), "assets/one_step.png"}
 
@@ -113,7 +113,7 @@ def test_no_id_stands_twice(pages: dict[str, str]) -> None:
         assert sorted(set(ids)) == sorted(ids), address
 
 
-def test_every_chapter_has_its_page_and_its_setup_folded(found: list[Chapter], pages: dict[str, str]) -> None:
+def test_every_chapter_has_its_page_and_its_setup_folded(found: list[BookPage], pages: dict[str, str]) -> None:
     book = find_all(ROOT, BOOK)
     for path in book:
         folder = path.parent.relative_to(ROOT / CHAPTERS)
@@ -121,7 +121,7 @@ def test_every_chapter_has_its_page_and_its_setup_folded(found: list[Chapter], p
     assert len(found) == len(book) + len(find_all(ROOT, [LABS]))
 
 
-def test_the_search_index_leads_to_anchors(found: list[Chapter], pages: dict[str, str]) -> None:
+def test_the_search_index_leads_to_anchors(found: list[BookPage], pages: dict[str, str]) -> None:
     entries = json.loads(search_index(found))
     ids = {address: set(Elements(html).ids) for address, html in pages.items()}
     for entry in entries:

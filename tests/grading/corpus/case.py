@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from helpers.grading.judging.results import ATTENTION, GRADED, OUTCOMES, Question, Result
+from helpers.grading.judging.results import ATTENTION, GRADED, OUTCOMES, GradedQuestion, Result
 from tests.grading.corpus.lab import POINTS
 
 HONEST, WRONG, DYING, FORGING = "honest", "wrong", "dying", "forging"
@@ -85,7 +85,7 @@ def _problems(case: Case, result: Result) -> Iterator[str]:
         yield from _question_problems(case.expect[question.key], question)
 
 
-def _question_problems(expected: Outcomes, question: Question) -> Iterator[str]:
+def _question_problems(expected: Outcomes, question: GradedQuestion) -> Iterator[str]:
     key, points = question.key, POINTS[question.key]
     if question.outcome not in expected:
         yield f"{key} is {question.outcome!r}, expected {' or '.join(sorted(expected))}: {question.message[:200]}"

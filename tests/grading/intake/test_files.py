@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from helpers.catalog.errors import WorkbookError
 from helpers.grading.intake import archives, files
 from helpers.grading.intake.archives import class_archive
-from helpers.grading.intake.files import Entry, Folder, Refused
+from helpers.grading.intake.files import Folder, Refused, SubmittedFile
 from helpers.grading.intake.submissions import find
 from tests.grading.broken_archives import of, zipped
 from tests.grading.broken_files import put
 
-LAB_ENTRY = Entry(("ada", "work", "lab.ipynb"))
+LAB_ENTRY = SubmittedFile(("ada", "work", "lab.ipynb"))
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def folder(root):
 
 
 def test_a_listing_shows_folders_and_files(folder):
-    assert folder.entries == [Entry(("ada",), True), Entry(("ada", "work"), True), LAB_ENTRY]
+    assert folder.entries == [SubmittedFile(("ada",), True), SubmittedFile(("ada", "work"), True), LAB_ENTRY]
     assert folder.contents(LAB_ENTRY) == b"{}"
 
 

@@ -91,7 +91,7 @@ def test_what_checks_measure_is_measured_once_for_a_class(worker, lab, tmp_path)
     weighs.source = weighs.source.replace("assert halves[0] == 2", "assert halves[0] == reference(measured)")
     weighs.source = measured + weighs.source
     nb.write(tmp_path / lab.name, counting)
-    with Worker(levels.Level("limits"), modules(counting)) as trusted:
+    with Worker(levels.SandboxLevel("limits"), modules(counting)) as trusted:
         made = prepare(trusted, tmp_path / lab.name, "3")
         cells_of(trusted, made, made.notebook)
     assert made.references == {"check-half": [{"answer": "2"}]}

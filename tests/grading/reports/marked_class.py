@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from helpers.grading.intake.owners import slug
-from helpers.grading.judging.results import ATTENTION, UNREADABLE, Question, Result
+from helpers.grading.judging.results import ATTENTION, UNREADABLE, GradedQuestion, Result
 
 SCRIPT = "<script>window.ran = 1</script><img src=x onerror='window.ran = 1'><svg onload='window.ran = 1'>"
 BREAKOUT = "\"'></style></title></pre><script>window.ran = 1</script>{{ 7 * 7 }}{% raise %}&lt;b&gt;"
@@ -24,21 +24,21 @@ TITLES = {"twice": "1 · Twice", "pages": "2 · Pages", "half": "3 · Half"}
 POINTS = {"twice": 2, "pages": 2, "half": 1}
 
 
-def question(key: str, outcome: str = "passed", **more: object) -> Question:
+def question(key: str, outcome: str = "passed", **more: object) -> GradedQuestion:
     """One question of the small lab; full points when passed, else none, unless `earned` says so."""
     earned = POINTS[key] if outcome == "passed" else 0
-    return Question(
+    return GradedQuestion(
         **{"key": key, "title": TITLES[key], "earned": earned, "points": POINTS[key], "outcome": outcome} | more
     )
 
 
-def questions(*changed: Question) -> tuple[Question, ...]:
+def questions(*changed: GradedQuestion) -> tuple[GradedQuestion, ...]:
     """All three, passed but for those given."""
     given = {one.key: one for one in changed}
     return tuple(given.get(key, question(key)) for key in TITLES)
 
 
-def result(learner: str, *changed: Question, status: str = "graded", **more: object) -> Result:
+def result(learner: str, *changed: GradedQuestion, status: str = "graded", **more: object) -> Result:
     """A learner's result, everything passed but for the questions given."""
     return Result(learner, slug(learner), status, questions(*changed), **more)
 
@@ -71,5 +71,5 @@ def hostile_class() -> list[Result]:
     ]
 
 
-def _hostile_question(key: str, text: str) -> Question:
+def _hostile_question(key: str, text: str) -> GradedQuestion:
     return question(key, "wrong", message=text, hint=text, rubric=(text,), title=text)

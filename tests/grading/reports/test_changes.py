@@ -12,7 +12,7 @@ import pytest
 from helpers.grading.judging.results import Result
 from helpers.grading.reports import changes, manual
 from helpers.grading.reports.changes import AGAIN, BY_HAND, GONE, IN_TIME, NOTEBOOK, REFERENCE, TAKEN_BACK, told
-from helpers.grading.reports.late import Policy, with_lateness
+from helpers.grading.reports.late import LatePolicy, with_lateness
 from tests.grading.reports.marked_class import question, result
 
 ADA, BEN = result("ada"), result("ben", question("pages", "wrong"))
@@ -62,7 +62,7 @@ def test_points_by_hand_and_taken_back(out):
 
 def test_a_deduction(out):
     due = datetime(2026, 10, 1, tzinfo=UTC)
-    late = with_lateness([ADA, BEN], {"ada": due + timedelta(hours=1), "ben": due}, Policy(due, percent_per_day=10))
+    late = with_lateness([ADA, BEN], {"ada": due + timedelta(hours=1), "ben": due}, LatePolicy(due, percent_per_day=10))
     assert record(out, *late) == [("ada", "total", "5", "4.5", "1 day late: 10 % less")]
     assert record(out, ADA, BEN) == [("ada", "total", "4.5", "5", IN_TIME)]
 

@@ -12,20 +12,20 @@ import pytest
 
 from helpers.catalog.errors import WorkbookError
 from helpers.grading.reports import feedback, gradebook, late, summary
-from helpers.grading.reports.late import Policy, final_score, lateness, with_lateness
+from helpers.grading.reports.late import LatePolicy, final_score, lateness, with_lateness
 from tests.grading.reports.marked_class import question, result, small_class
 
 DUE = datetime(2026, 10, 1, 21, 59, tzinfo=UTC)
-POLICY = Policy(DUE, timedelta(minutes=15), percent_per_day=10, most_percent=50)
+POLICY = LatePolicy(DUE, timedelta(minutes=15), percent_per_day=10, most_percent=50)
 
 
-def read(tmp_path: Path, text: str) -> Policy:
+def read(tmp_path: Path, text: str) -> LatePolicy:
     path = tmp_path / "due.toml"
     path.write_text(text, encoding="utf-8")
     return late.read(path)
 
 
-def judged(after: timedelta, policy: Policy = POLICY, **more: object) -> late.Lateness:
+def judged(after: timedelta, policy: LatePolicy = POLICY, **more: object) -> late.Lateness:
     one = result("ada", **more)
     found = lateness(with_lateness([one], {"ada": DUE + after}, policy)[0])
     assert found
@@ -51,7 +51,7 @@ def test_what_a_delay_costs(after, taken, note):
 
 
 def test_a_table_of_days_ends_with_its_last_value():
-    policy = Policy(DUE, percent_by_day=(5, 25, 100))
+    policy = LatePolicy(DUE, percent_by_day=(5, 25, 100))
     assert [policy.percent(days) for days in (0, 1, 2, 3, 9)] == [0, 5, 25, 100, 100]
     assert judged(timedelta(days=2.5), policy).taken == 5
 
@@ -86,7 +86,7 @@ def test_who_handed_nothing_in_is_not_late():
 def test_clocks_that_change_make_no_day_longer():
     """25 October 2026 has 25 hours in Berlin; two times of one zone are subtracted as if it had 24."""
     berlin = ZoneInfo("Europe/Berlin")
-    policy = Policy(datetime(2026, 10, 24, 12, tzinfo=berlin), percent_per_day=10, zone=berlin)
+    policy = LatePolicy(datetime(2026, 10, 24, 12, tzinfo=berlin), percent_per_day=10, zone=berlin)
     at = datetime(2026, 10, 25, 12, tzinfo=berlin)
     one = with_lateness([result("ada")], {"ada": at}, policy)[0]
     assert lateness(one).days == 2

@@ -10,7 +10,7 @@ import pytest
 
 from helpers.course import notebook as nb
 from helpers.grading.reports import similar, summary
-from helpers.grading.reports.similar import Group, groups, pairs, runs
+from helpers.grading.reports.similar import SimilarGroup, groups, pairs, runs
 from tests.course.example_lab import example_lab, with_sources
 from tests.grading.reports.marked_class import result
 
@@ -54,7 +54,7 @@ OTHER = """def peak(steps, sizes):
     return best"""
 
 
-def of(**answers: str) -> list[Group]:
+def of(**answers: str) -> list[SimilarGroup]:
     return groups({name: {"peak": source} for name, source in answers.items()}, {"peak": WORKED}, {"peak": STUB})
 
 
@@ -107,10 +107,10 @@ def test_what_is_no_python_is_compared_as_text(source):
 
 def test_two_in_several_questions_come_first():
     found = [
-        Group("a", ("x", "y"), 1.0, 50, False),
-        Group("b", ("x", "y", "z"), 0.9, 50, False),
-        Group("c", ("x", "z"), 1.0, 50, True),  # like the worked lab: nothing is known of these two
-        Group("d", tuple("pqrstuvwxyz"), 1.0, 50, False),  # many: nor of these
+        SimilarGroup("a", ("x", "y"), 1.0, 50, False),
+        SimilarGroup("b", ("x", "y", "z"), 0.9, 50, False),
+        SimilarGroup("c", ("x", "z"), 1.0, 50, True),  # like the worked lab: nothing is known of these two
+        SimilarGroup("d", tuple("pqrstuvwxyz"), 1.0, 50, False),  # many: nor of these
     ]
     assert [(one.slugs, one.questions) for one in pairs(found)] == [(("x", "y"), ("a", "b"))]
 

@@ -214,7 +214,7 @@ def grader() -> Iterator[tuple[Path, int]]:
             del os.environ[SECRET]
 
 
-def worker_at(level: levels.Level) -> Worker:
+def worker_at(level: levels.SandboxLevel) -> Worker:
     """A worker at that level whose fork server has imported what a notebook will patch."""
     return Worker(level, ["helpers.lesson", "random"], limits=SMALL)
 

@@ -11,7 +11,7 @@ from nbformat import v4
 
 from helpers.grading.judging.court import reached_in, replaced_in, rows_of
 from helpers.grading.sandbox.asking_kernel import APPARATUS, BEGIN, PUT_BACK, ask_line
-from helpers.grading.sandbox.levels import Level
+from helpers.grading.sandbox.levels import SandboxLevel
 from helpers.grading.sandbox.worker import Worker
 from helpers.lesson.draw import secret_of
 from helpers.lesson.guard import NAMED, SEEN
@@ -52,7 +52,7 @@ DRIVEN = [6, 8, 8, [1, 2], 3]  # 0 + 1 + 2 + 3, twice 4, the limit, the sizes an
 @pytest.fixture(scope="module")
 def worker():
     """Kernels from a warm process, without the sandbox that they do not need here."""
-    with Worker(Level("limits"), ["helpers.lesson"]) as one:
+    with Worker(SandboxLevel("limits"), ["helpers.lesson"]) as one:
         yield one
 
 

@@ -144,13 +144,13 @@ def test_without_bubblewrap_learners_must_be_trusted(monkeypatch):
 
 def test_trusted_learners_are_graded_where_nothing_can_shut_them_in():
     """As root, too, whose kernels have lost the right to read what is another's."""
-    with probes.worker_at(levels.Level("limits")) as worker:
+    with probes.worker_at(levels.SandboxLevel("limits")) as worker:
         assert probes.printed(worker, "print(6 * 7)") == "42\n"
 
 
 def test_without_namespaces_too_a_kernel_goes_with_its_server():
     """After Ctrl-C two of them had been asleep for an hour, of 290 MiB each."""
-    with probes.worker_at(levels.Level("limits")) as worker:
+    with probes.worker_at(levels.SandboxLevel("limits")) as worker:
         asked = threading.Thread(target=ended_alone, args=(worker,))
         asked.start()
         family = []

@@ -10,7 +10,7 @@ import pytest
 
 from helpers.catalog.errors import WorkbookError
 from helpers.grading.judging.results import ATTENTION, Result
-from helpers.grading.reports.late import Policy, with_lateness
+from helpers.grading.reports.late import LatePolicy, with_lateness
 from helpers.grading.upload import gradebooks
 from helpers.grading.upload.gradebooks import read_export, stated_times, write
 from tests.grading.reports.marked_class import question, result
@@ -69,7 +69,7 @@ def test_of_moodle_one_column_is_filled_and_nothing_else_changes(tmp_path):
 
 def test_what_is_left_after_being_late_is_what_the_lms_gets(tmp_path):
     due = datetime(2026, 10, 1, tzinfo=UTC)
-    late = with_lateness([ALAN], {ALAN.slug: due + timedelta(hours=1)}, Policy(due, percent_per_day=10))
+    late = with_lateness([ALAN], {ALAN.slug: due + timedelta(hours=1)}, LatePolicy(due, percent_per_day=10))
     write(late, tmp_path, "canvas", read_export(save(tmp_path, CANVAS), LAB), "")
     assert 'A",,4.5,' in (tmp_path / "gradebook_canvas.csv").read_text()
 

@@ -9,11 +9,11 @@ from helpers.catalog import WorkbookError
 from helpers.lesson.calculators import block_map, block_map_answer
 from helpers.lesson.calculators.block_map import BLOCK_SIZES, POOLS, TRACES, USERS, happened, small
 from helpers.lesson.drawing.block_maps import share, slots
-from helpers.techniques.paging import POLICIES, EventKind, frames, waste_of
+from helpers.techniques.paging import POLICIES, ReplayEventKind, frames, waste_of
 from tests.calls import CALLS_IN_50_MS, calls_of
 from tests.lesson.calculators.live import live
 
-ADMITTED, WAITS, PREEMPTED, DONE = EventKind
+ADMITTED, WAITS, PREEMPTED, DONE = ReplayEventKind
 SIZES = ((16, 512), (8, 1024))
 SCENES = [(trace, policy, *size) for trace in TRACES for policy in POLICIES for size in SIZES]
 

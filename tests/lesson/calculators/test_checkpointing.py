@@ -7,7 +7,7 @@ import pytest
 from helpers.catalog import TrainSetup, WorkbookError, device
 from helpers.lesson.calculators import checkpointing, checkpointing_answer
 from helpers.lesson.calculators.checkpointing import COMPARED
-from helpers.lesson.drawing.marks import Box, Dot, Text
+from helpers.lesson.drawing.marks import Box, Dot, TextMark
 from helpers.memory import budget, format_bytes
 from helpers.questions.parameters import POLICIES
 
@@ -126,9 +126,9 @@ def test_both_pictures_show_every_policy_and_the_chosen_one():
     dots = {mark.tooltip.partition(": ")[0]: mark for mark in front.marks if isinstance(mark, Dot)}
     assert set(dots) == {row.policy for row in answer.rows}
     assert [name for name, dot in dots.items() if dot.fill == dot.edge] == ["full"]
-    assert set(dots) <= {mark.text for mark in front.marks if isinstance(mark, Text)}  # every one has its name
+    assert set(dots) <= {mark.text for mark in front.marks if isinstance(mark, TextMark)}  # every one has its name
     assert sum(isinstance(mark, Box) and bool(mark.part) for mark in bar.marks) == len(answer.parts)
-    texts = [mark.text for card in answer.cards for mark in card.marks if isinstance(mark, Text)]
+    texts = [mark.text for card in answer.cards for mark in card.marks if isinstance(mark, TextMark)]
     assert sum("H100" in text for text in texts) == 2  # beside the bar, and over the points
 
 

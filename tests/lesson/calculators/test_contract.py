@@ -35,7 +35,7 @@ from helpers.lesson.calculators import (
     zero,
 )
 from helpers.lesson.calculators.addressed import OFFERED
-from helpers.lesson.drawing.marks import CARD, FAINT, INK, ON_COLOUR, Text, text_width
+from helpers.lesson.drawing.marks import CARD, FAINT, INK, ON_COLOUR, TextMark, text_width
 from helpers.lesson.drawing.pictures import WIDTH
 from tests.calls import CALLS_IN_50_MS, calls_of
 from tests.lesson.calculators.live import live
@@ -105,7 +105,7 @@ def assert_readable(answer):
     """The SVG is well-formed, and no text leaves its card."""
     ET.fromstring(answer.svg)
     for card in answer.cards:
-        for text in (mark for mark in card.marks if isinstance(mark, Text) and not mark.angle):
+        for text in (mark for mark in card.marks if isinstance(mark, TextMark) and not mark.angle):
             width = text_width(text.text, text.size, text.bold)
             left = text.x - {"start": 0, "middle": width / 2, "end": width}[text.anchor]
             assert left >= 0, text

@@ -17,7 +17,7 @@ from helpers.lesson.calculators import number_answer, numbers
 from helpers.lesson.calculators.blocks import BLOCKS
 from helpers.lesson.calculators.stored import FORMATS, PLAIN
 from helpers.lesson.calculators.typed import typed_number
-from helpers.lesson.drawing.marks import Box, Text, text_width
+from helpers.lesson.drawing.marks import Box, TextMark, text_width
 from helpers.techniques.quantization.blocks import ENCODERS, Blocks
 from tests.lesson.calculators.live import live
 
@@ -144,7 +144,7 @@ def test_every_row_is_true_of_its_numbers(value, name, power):
     assert json.loads(json.dumps(answer.figures, allow_nan=False))
     assert max(map(len, answer.formula)) <= 96
     for card in answer.cards:
-        assert all(0 <= mark.y < card.height for mark in card.marks if isinstance(mark, Text))
+        assert all(0 <= mark.y < card.height for mark in card.marks if isinstance(mark, TextMark))
 
 
 @pytest.mark.parametrize("value", ["0.1", "-1e-40", "nan"])
@@ -154,11 +154,11 @@ def test_every_bit_is_a_box_and_no_column_covers_another(value):
     rows = number_answer(value, "fp32").rows
     assert len(bits) == sum(len(bits) for row in rows for _, bits in row.bits)
     assert [bit.part for bit in bits[:32]] == ["sign"] + ["exponent"] * 8 + ["mantissa"] * 23
-    for y in {mark.y for mark in card.marks if isinstance(mark, Text) and mark.anchor != "middle"}:
-        spans = sorted(_span(mark) for mark in card.marks if isinstance(mark, Text) and mark.y == y)
+    for y in {mark.y for mark in card.marks if isinstance(mark, TextMark) and mark.anchor != "middle"}:
+        spans = sorted(_span(mark) for mark in card.marks if isinstance(mark, TextMark) and mark.y == y)
         assert all(end <= start + 1 for (_, end), (start, _) in pairwise(spans))
     boxes = {mark.y + 14: mark.x + mark.width for mark in bits}  # the last one of each row
-    stored = [mark for mark in card.marks if isinstance(mark, Text) and mark.x == 540 and mark.y in boxes]
+    stored = [mark for mark in card.marks if isinstance(mark, TextMark) and mark.x == 540 and mark.y in boxes]
     assert all(_span(mark)[0] > boxes[mark.y] for mark in stored)
 
 

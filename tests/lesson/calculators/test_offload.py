@@ -9,7 +9,7 @@ from helpers.catalog.split import Split
 from helpers.catalog.tiers import TIERS
 from helpers.lesson.calculators import offload, offload_serving_answer, offload_training_answer
 from helpers.lesson.calculators.offload_places import HOST_RESERVE_BYTES, tier_sentence, tier_verdict
-from helpers.lesson.drawing.marks import Box, Line, Text
+from helpers.lesson.drawing.marks import Box, Line, TextMark
 from helpers.memory import budget
 from helpers.memory import offload as closed_form
 from helpers.memory.step.ranks.zero import held
@@ -225,7 +225,7 @@ def test_hops_are_drawn_with_the_compute_line():
         "disk, read",
         "disk, written",
     ]
-    bold = [mark.text for mark in times.body if isinstance(mark, Text) and mark.bold]
+    bold = [mark.text for mark in times.body if isinstance(mark, TextMark) and mark.bold]
     assert bold[0] == "disk, written"
     assert "Dashed: compute 2.22 s" in times.alt
 

@@ -8,7 +8,7 @@ from helpers.catalog import TrainSetup, WorkbookError, device
 from helpers.catalog.split import Split
 from helpers.lesson.calculators import zero, zero_answer
 from helpers.lesson.calculators.zero import MOST_RANKS, NAMES, fewest_ranks
-from helpers.lesson.drawing.marks import Box, Text
+from helpers.lesson.drawing.marks import Box, TextMark
 from helpers.memory import budget, format_bytes
 from helpers.memory.step.ranks import zero as closed_form
 
@@ -154,7 +154,7 @@ def test_the_picture_shows_four_stages_and_the_chosen_one_in_bold():
     marks = answer.cards[0].marks
     blocks = [mark for mark in marks if isinstance(mark, Box) and mark.part]
     assert len(blocks) == sum(len(row.parts) for row in answer.rows)
-    names = {mark.text: mark.bold for mark in marks if isinstance(mark, Text) and mark.text in NAMES}
+    names = {mark.text: mark.bold for mark in marks if isinstance(mark, TextMark) and mark.text in NAMES}
     assert names == {name: name == "ZeRO-3" for name in NAMES}
 
 

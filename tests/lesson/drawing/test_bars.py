@@ -3,7 +3,7 @@
 import pytest
 
 from helpers.lesson.drawing.bars import stacked_bars
-from helpers.lesson.drawing.marks import ON_A_CARD, Box, Line, Text, colour_of, text_width
+from helpers.lesson.drawing.marks import ON_A_CARD, Box, Line, TextMark, colour_of, text_width
 from helpers.lesson.drawing.pictures import MARGIN, WIDTH
 from helpers.memory import format_bytes
 from helpers.memory.breakdown import PARTS
@@ -46,13 +46,13 @@ def test_bars_share_a_scale_and_the_chosen_one_is_marked():
     assert lefts == pytest.approx([lefts[2], lefts[2] + widths[0], lefts[2]])
     assert max(left + width for left, width in zip(lefts, widths, strict=True)) < WIDTH
     assert capacity_lines(card) == [pytest.approx(lefts[0] + 0.6 * widths[0])]
-    assert {mark.text for mark in card.body if isinstance(mark, Text) and mark.bold} == {"b", format_bytes(25)}
+    assert {mark.text for mark in card.body if isinstance(mark, TextMark) and mark.bold} == {"b", format_bytes(25)}
 
 
 @pytest.mark.parametrize("crossed", [0.3, 0.5, 0.52, 0.7])
 def test_no_number_stands_on_the_line_of_the_capacity(crossed):
     card = stacked_bars("t", {"": {"parameters": 50 * GIB}}, {"GPU": int(50 * GIB * crossed)})
-    (number,) = (mark for mark in card.marks if isinstance(mark, Text) and mark.text == "50.0")
+    (number,) = (mark for mark in card.marks if isinstance(mark, TextMark) and mark.text == "50.0")
     half = text_width(number.text, number.size) / 2
     assert not number.x - half < capacity_lines(card)[0] < number.x + half
 
@@ -61,7 +61,7 @@ def test_no_number_stands_on_the_line_of_the_capacity(crossed):
 def test_the_name_of_a_capacity_ends_before_the_next_line(middle):
     capacities = {"first": 22 * GIB, "second": middle * GIB, "third": 95 * GIB}
     card = stacked_bars("t", {"a long name of a row": SIZES, "b": SIZES}, capacities)
-    (first,) = (mark for mark in card.marks if isinstance(mark, Text) and mark.text.startswith("first"))
+    (first,) = (mark for mark in card.marks if isinstance(mark, TextMark) and mark.text.startswith("first"))
     lines, width = sorted(capacity_lines(card)), text_width(first.text, first.size)
     reaches = first.x + width if first.anchor == "start" else first.x
     assert reaches < lines[1]
@@ -69,7 +69,7 @@ def test_the_name_of_a_capacity_ends_before_the_next_line(middle):
 
 def test_a_part_too_thin_to_be_seen_is_not_in_the_legend():
     card = stacked_bars("t", {"a": SIZES | {"workspace": 2**20}, "b": SIZES})
-    texts = {mark.text for mark in card.marks if isinstance(mark, Text)}
+    texts = {mark.text for mark in card.marks if isinstance(mark, TextMark)}
     assert "activations" in texts
     assert "workspace" not in texts
 
@@ -77,7 +77,7 @@ def test_a_part_too_thin_to_be_seen_is_not_in_the_legend():
 def test_the_legend_names_each_part_once_inside_the_card():
     every = dict.fromkeys(PARTS, 999 * 2**20)
     card = stacked_bars("t", [("", every)])
-    texts = [mark for mark in card.marks if isinstance(mark, Text) and mark.size == 11.5]
+    texts = [mark for mark in card.marks if isinstance(mark, TextMark) and mark.size == 11.5]
     assert [text.text.rsplit(" ", 2)[0] for text in texts][-2:] == ["workspace", "KV cache"]
     assert len(texts) == len(every)
     assert all(text.x + text_width(text.text, 11.5) <= WIDTH and text.y < card.height for text in texts)
@@ -98,7 +98,7 @@ def test_no_capacity_crosses_a_number(capacity_gib):
         (line,) = capacity_lines(card)
         top, foot = next((mark.points[0][1], mark.points[1][1]) for mark in card.marks if isinstance(mark, Line))
         for text in card.marks:
-            if not isinstance(text, Text) or not top < text.y < foot:
+            if not isinstance(text, TextMark) or not top < text.y < foot:
                 continue
             width = text_width(text.text, text.size, text.bold)
             left = text.x - {"start": 0, "middle": width / 2, "end": width}[text.anchor]
@@ -109,7 +109,7 @@ def test_no_capacity_crosses_a_number(capacity_gib):
 def test_names_of_lines_that_are_near_each_other_stand_in_rows():
     cards = {"24 GB": 24 * GIB, "48 GB": 45 * GIB, "80 GB": 79 * GIB}
     card = stacked_bars("t", {"a": {"parameters": 120 * GIB}, "b": {"parameters": GIB}}, cards)
-    names = [mark for mark in card.body if isinstance(mark, Text) and mark.text[:5] in cards]
+    names = [mark for mark in card.body if isinstance(mark, TextMark) and mark.text[:5] in cards]
     spans = []
     for mark in names:
         start = mark.x - text_width(mark.text, 12) * (mark.anchor == "end")

@@ -12,7 +12,7 @@ from helpers.lesson.calculators import block_map_answer
 from helpers.lesson.calculators.block_map import TRACES, small
 from helpers.lesson.drawing import block_maps
 from helpers.lesson.drawing.block_maps import block_map, listed, look, share, slots
-from helpers.lesson.drawing.marks import Box, Text
+from helpers.lesson.drawing.marks import Box, TextMark
 from helpers.lesson.drawing.pictures import WIDTH, svg_of
 from helpers.techniques.paging import POLICIES, BlockCell, BlockMapFrame
 
@@ -112,7 +112,7 @@ def test_words_stay_on_the_card():
     for scene in SCENES:
         for step in (1, 8, 15):
             for mark in block_map_answer(*scene, step=step).cards[0].marks:
-                if isinstance(mark, Text):
+                if isinstance(mark, TextMark):
                     width = 0.53 * mark.size * len(mark.text)
                     left = mark.x - {"start": 0, "middle": width / 2, "end": width}[mark.anchor]
                     assert left >= 0, mark

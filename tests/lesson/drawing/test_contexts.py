@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from helpers.lesson.drawing.contexts import FOOT, LEFT, NAME_HEIGHT, RIGHT, TOP, Curve, contexts
-from helpers.lesson.drawing.marks import Dot, Line, Text
+from helpers.lesson.drawing.marks import Dot, Line, TextMark
 
 CONTEXTS = [128 * 2**power for power in range(14)]
 
@@ -33,7 +33,7 @@ def test_names_keep_apart():
     curves = [curve("all heads", 1.02), curve("own attention", 1.01), curve("int4")]
     card = contexts("t", curves, (128, 128_000))
     named = {each.name for each in curves}
-    ends = [mark.y for mark in card.marks if isinstance(mark, Text) and mark.text in named]
+    ends = [mark.y for mark in card.marks if isinstance(mark, TextMark) and mark.text in named]
     assert len(ends) == 3
     assert all(b - a >= NAME_HEIGHT - 0.1 for a, b in pairwise(ends))
 

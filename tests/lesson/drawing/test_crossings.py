@@ -1,9 +1,9 @@
 """Lines of times with rings where they cross: everything is on the card, and the words say it again."""
 
-from helpers.lesson.drawing.crossings import HEIGHT, Times, crossings
-from helpers.lesson.drawing.marks import Dot, Line, Text
+from helpers.lesson.drawing.crossings import HEIGHT, TimeCurve, crossings
+from helpers.lesson.drawing.marks import Dot, Line, TextMark
 
-TIMES = [Times("flat", ((128, 1e-3), (1024, 1e-3))), Times("steep", ((128, 1e-4), (1024, 1e-2)))]
+TIMES = [TimeCurve("flat", ((128, 1e-3), (1024, 1e-3))), TimeCurve("steep", ((128, 1e-4), (1024, 1e-2)))]
 
 
 def card(crossed=None):
@@ -22,7 +22,7 @@ def test_a_ring_lies_on_both_lines():
 
 
 def test_names_and_marked_length():
-    texts = {mark.text: mark for mark in card().body if isinstance(mark, Text)}
+    texts = {mark.text: mark for mark in card().body if isinstance(mark, TextMark)}
     assert {"flat", "steep", "512 tokens", "steep: 362 tokens", "1 ms"} <= set(texts)
     assert all(0 < mark.y < HEIGHT for mark in texts.values())
 

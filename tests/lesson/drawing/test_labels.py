@@ -5,7 +5,7 @@ from itertools import combinations
 import pytest
 
 from helpers.lesson.drawing.labels import Bounds, Labels
-from helpers.lesson.drawing.marks import Line, Text, text_width
+from helpers.lesson.drawing.marks import Line, TextMark, text_width
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_a_thin_line_crosses_no_words_and_no_words_cover_it(bare):
 
 
 def test_ten_names_at_one_point_cover_no_other(bare):
-    texts = [mark for at in range(10) for mark in bare.place((300, 300), f"policy {at}") if isinstance(mark, Text)]
+    texts = [mark for at in range(10) for mark in bare.place((300, 300), f"policy {at}") if isinstance(mark, TextMark)]
     assert len(texts) == 10
     for a, b in combinations(texts, 2):
         left, other = (text.x - (width(text) if text.anchor == "end" else 0) for text in (a, b))

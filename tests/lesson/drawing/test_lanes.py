@@ -1,7 +1,7 @@
 """Schedules: a box for each piece of work, as long as it took, on the row of its lane."""
 
 from helpers.lesson.drawing import lanes
-from helpers.lesson.drawing.marks import Box, Text, text_width
+from helpers.lesson.drawing.marks import Box, TextMark, text_width
 from helpers.lesson.drawing.pictures import MARGIN, WIDTH
 from helpers.techniques.offload.streams import Lane, Span
 
@@ -38,10 +38,10 @@ def test_what_does_not_overlap_in_time_does_not_on_a_row():
 
 
 def test_names_where_there_is_room_and_numbers_where_there_is_less():
-    texts = [mark.text for mark in CARD.marks if isinstance(mark, Text)]
+    texts = [mark.text for mark in CARD.marks if isinstance(mark, TextMark)]
     assert texts.count("layer 0") == 4
     many = [Span(Lane.UP, f"layer {at}", 0, 0, at / 10, (at + 1) / 10) for at in range(30)]
-    texts = [mark.text for mark in lanes.lanes("Many", {"": many}).marks if isinstance(mark, Text)]
+    texts = [mark.text for mark in lanes.lanes("Many", {"": many}).marks if isinstance(mark, TextMark)]
     assert "layer 7" not in texts
     assert "7" in texts
 
@@ -53,7 +53,8 @@ def test_a_box_shows_its_buffer_and_the_legend_says_how():
     first, second = (next(box for box in spans(two) if box.tooltip.startswith(name)) for name in ("layer 0", "layer 1"))
     assert first.fill != second.fill
     keys = [
-        [mark.text for mark in card.marks if isinstance(mark, Text) and "in buffer" in mark.text] for card in (one, two)
+        [mark.text for mark in card.marks if isinstance(mark, TextMark) and "in buffer" in mark.text]
+        for card in (one, two)
     ]
     assert keys == [[], ["in buffer 0", "in buffer 1"]]
 
@@ -66,11 +67,11 @@ def test_the_words_count_seconds_and_busy_lanes():
 def test_the_end_of_a_short_schedule_keeps_off_its_name_and_the_last_tick_stays_on_the_card():
     short, long = Span(Lane.COMPUTE, "layer 0", 0, 0, 0.0, 1e-3), Span(Lane.COMPUTE, "layer 0", 0, 0, 0.0, 0.5)
     card = lanes.lanes("Copies", {"the same, with all weights on the card": [short], "long": [long]})
-    texts = {mark.text: mark for mark in card.body if isinstance(mark, Text)}
+    texts = {mark.text: mark for mark in card.body if isinstance(mark, TextMark)}
     name, end, tick = texts["the same, with all weights on the card"], texts["1.00 ms"], texts["500 ms"]
     assert end.anchor == "end"
     assert end.x - text_width(end.text, end.size) > name.x + text_width(name.text, name.size, name.bold)
     ticks = [
-        mark for mark in card.body if isinstance(mark, Text) and mark.anchor == "middle" and mark.text == tick.text
+        mark for mark in card.body if isinstance(mark, TextMark) and mark.anchor == "middle" and mark.text == tick.text
     ]
     assert all(mark.x + text_width(mark.text, mark.size) / 2 <= WIDTH for mark in ticks)

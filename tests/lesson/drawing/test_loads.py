@@ -1,7 +1,7 @@
 """Two panels over one axis: rings on every curve, the saturation point through both, and the words say it again."""
 
 from helpers.lesson.drawing.loads import BELOW, FOOT, HEIGHT, MIDDLE, TOP, LoadPoint, loads
-from helpers.lesson.drawing.marks import Dot, Line, Text
+from helpers.lesson.drawing.marks import Dot, Line, TextMark
 
 POINTS = [LoadPoint(1, 50.0, 0.4, 0.02), LoadPoint(16, 400.0, 0.5, 0.04), LoadPoint(64, 400.0, 8.0, 0.04)]
 CARD = loads("Title", POINTS, POINTS[2], 16)
@@ -25,7 +25,7 @@ def test_the_saturation_point_goes_through_both_panels():
     lines = of("saturation")
     assert {line.points[0][0] for line in lines} == {of("curve")[0].points[1][0]}
     assert [line.points[1][1] for line in lines] == [MIDDLE, FOOT]
-    texts = {mark.text: mark for mark in CARD.body if isinstance(mark, Text)}
+    texts = {mark.text: mark for mark in CARD.body if isinstance(mark, TextMark)}
     assert {"saturation: 16 clients", "64 clients", "10 s", "100 ms", "tokens/s in all", "first token"} <= set(texts)
     assert all(0 < mark.y < HEIGHT for mark in texts.values())
 

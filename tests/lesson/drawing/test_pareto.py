@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.lesson.drawing.marks import CARD, Dot, Line, Text
-from helpers.lesson.drawing.pareto import LEFT, RIGHT, TOP, Measure, Point, bargain, front, trade, unbeaten
+from helpers.lesson.drawing.marks import CARD, Dot, Line, TextMark
+from helpers.lesson.drawing.pareto import LEFT, RIGHT, TOP, Measure, ParetoPoint, bargain, front, trade, unbeaten
 from helpers.memory.plan.told import dollars
 
 POINTS = {"fp32": (6.9e6, 3.50), "4 bits": (1.5e6, 3.52), "2 bits": (1.1e6, 5.1), "pruned": (4.0e6, 4.4)}
@@ -21,7 +21,7 @@ def test_the_front_joins_the_best_and_names_all():
     best = unbeaten(POINTS)
     card = front("t", POINTS, "perplexity", best)
     dots = {dot.tooltip: (dot.x, dot.y) for dot in of(card, Dot)}
-    assert set(dots) == set(POINTS) <= {text.text for text in of(card, Text)}
+    assert set(dots) == set(POINTS) <= {text.text for text in of(card, TextMark)}
     (joined,) = (line for line in of(card, Line) if line.kind == "front")
     assert list(joined.points) == sorted(dots[name] for name in best)
     in_order = sorted(POINTS, key=lambda name: POINTS[name][0])
@@ -52,7 +52,7 @@ def test_points_of_a_trade_stand_to_scale_over_the_curve():
 
 
 def test_steps_go_right_and_then_down_and_a_limit_is_drawn_within_reach():
-    points = [Point("a", 0, 9, "#000000"), Point("b", 5, 4, "#000000", filled=False)]
+    points = [ParetoPoint("a", 0, 9, "#000000"), ParetoPoint("b", 5, 4, "#000000", filled=False)]
     measures = Measure("x", from_zero=True), Measure("y", from_zero=True)
     card = bargain("t", points, *measures, [(0, 9), (5, 4)], steps=True, limit=(8, "80 GB"))
     (steps,) = (line.points for line in of(card, Line) if line.kind == "front")

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from helpers.lesson.drawing.marks import Box, Text
+from helpers.lesson.drawing.marks import Box, TextMark
 from helpers.lesson.drawing.pictures import MARGIN, WIDTH
 from helpers.lesson.drawing.pipelines import LATER_STAGES, NAMES, schedules
 from helpers.techniques.parallel.pipeline import gpipe, interleaved, lay_out, one_f_one_b, zero_bubble
@@ -36,7 +36,7 @@ def test_boxes_of_a_rank_do_not_overlap_and_rows_do_not_either():
 
 
 def test_each_box_has_the_number_of_its_micro_batch():
-    numbers = [mark.text for mark in CARD.marks if isinstance(mark, Text) and mark.text.isdigit()]
+    numbers = [mark.text for mark in CARD.marks if isinstance(mark, TextMark) and mark.text.isdigit()]
     assert sorted(numbers) == sorted(str(span.action.micro_batch) for laid in LAID.values() for span in laid.spans)
 
 

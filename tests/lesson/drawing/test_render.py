@@ -8,15 +8,15 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from helpers.lesson.drawing import axes, labels, marks, pareto
-from helpers.lesson.drawing.marks import CARD, INK, Area, Box, Dot, Line, Text
+from helpers.lesson.drawing.marks import CARD, INK, Area, Box, Dot, Line, TextMark
 from helpers.lesson.drawing.pictures import WIDTH, Card, png_of, svg_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 EVERY = (
     Box(10, 40, 50, 20, "#0072B2", "stripes", kind="block", part="<part>", tooltip="a & b"),
     Box(70, 40, 50, 20, edge=INK, dashed=True),
-    Text(20, 90, "<b> & 'c'", bold=True, halo=True),
-    Text(200, 90, "turned", angle=-30, anchor="middle"),
+    TextMark(20, 90, "<b> & 'c'", bold=True, halo=True),
+    TextMark(200, 90, "turned", angle=-30, anchor="middle"),
     Line(((10, 100), (90, 120), (95, 100)), INK, 2, "5 3", tooltip="a line"),
     Area(((10, 130), (90, 130), (50, 150)), "#D55E00", 0.5),
     Dot(200, 140, CARD, INK, tooltip="a ring"),

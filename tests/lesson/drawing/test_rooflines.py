@@ -6,7 +6,7 @@ from math import log10
 import pytest
 
 from helpers.catalog import DEVICES, WorkbookError
-from helpers.lesson.drawing.marks import CARD, INK, Dot, Line, Text, text_width
+from helpers.lesson.drawing.marks import CARD, INK, Dot, Line, TextMark, text_width
 from helpers.lesson.drawing.pictures import WIDTH
 from helpers.lesson.drawing.rooflines import COMPUTE_COLOUR, FOOT, LEFT, MEMORY_COLOUR, RIGHT, TOP, chart
 from helpers.memory.work import Roof, Work, attention, copy, layernorm, matmul, softmax
@@ -33,7 +33,7 @@ def of(card, kind, name=""):
 def names(card):
     """The boxes of the words that belong to points."""
     boxes = {}
-    for text in (text for text in of(card, Text) if text.size == 12.5 and text.colour == INK):
+    for text in (text for text in of(card, TextMark) if text.size == 12.5 and text.colour == INK):
         width = text_width(text.text, text.size)
         left = text.x - (width if text.anchor == "end" else 0)
         boxes[text.text] = (left, text.y - 0.85 * text.size, left + width, text.y + 0.3 * text.size)
@@ -86,7 +86,7 @@ def test_a_long_name_stays_inside_the_card():
 
 def test_the_roof_names_its_slopes_and_its_ridge():
     card = chart("t", [H100, CPU], measured(H100))
-    texts = {text.text for text in of(card, Text)}
+    texts = {text.text for text in of(card, TextMark)}
     assert {"memory: 3.35 TB/s", "compute: 989 TFLOP/s", "ridge: 295 FLOPs per byte", CPU.name} <= texts
     for dot in of(card, Dot):
         assert LEFT < dot.x < RIGHT
@@ -97,7 +97,7 @@ def test_the_roof_names_its_slopes_and_its_ridge():
 def test_work_without_flops_is_told_below(seconds, note):
     card = chart("t", H100, {"copy": (copy(10**9, "fp8-e4m3"), seconds), **measured(H100)})
     assert len(of(card, Dot)) == len(WORKS)
-    (said,) = (text.text for text in of(card, Text) if "copy" in text.text)
+    (said,) = (text.text for text in of(card, TextMark) if "copy" in text.text)
     assert said.startswith("copy computes nothing")
     assert note in said
 

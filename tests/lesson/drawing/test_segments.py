@@ -4,7 +4,7 @@ import pytest
 
 from helpers.catalog import WorkbookError
 from helpers.lesson.drawing import segments as figures
-from helpers.lesson.drawing.marks import INK, Area, Box, Line, Text, text_width
+from helpers.lesson.drawing.marks import INK, Area, Box, Line, TextMark, text_width
 from helpers.lesson.drawing.pictures import WIDTH, svg_of
 from helpers.lesson.drawing.segments import HOLE, LEFT, MARKED, RIGHT, TOP, SegmentGrid, segments_at_event
 from helpers.memory.allocator import MIB, alloc, free, read_snapshot, replay
@@ -79,7 +79,7 @@ def test_a_refused_request_is_an_outline_of_its_size():
     card = drawn(STAGES[5])
     (refused,) = boxes(card, "refused")
     assert refused.width == pytest.approx(36 * MIB / GRID.row_bytes * (RIGHT - LEFT))
-    texts = {mark.text: mark for mark in card.marks if isinstance(mark, Text)}
+    texts = {mark.text: mark for mark in card.marks if isinstance(mark, TextMark)}
     assert refused.y + refused.height < texts["in use"].y - 10
     assert "late 36 MiB: full, out of memory" in texts
 
@@ -87,7 +87,7 @@ def test_a_refused_request_is_an_outline_of_its_size():
 @stages
 def test_text_stays_on_the_card(stage):
     card = drawn(stage)
-    for mark in (mark for mark in card.marks if isinstance(mark, Text)):
+    for mark in (mark for mark in card.marks if isinstance(mark, TextMark)):
         width = text_width(mark.text, mark.size, mark.bold)
         left = mark.x - {"start": 0, "middle": width / 2, "end": width}[mark.anchor]
         assert 0 <= left <= left + width <= WIDTH, mark
@@ -99,7 +99,7 @@ def test_a_name_is_written_where_its_block_has_room(size_mib):
     card = figures.segments("t", replay([alloc("scale", 90 * MIB), alloc("a name", int(size_mib * MIB))]))
     blocks = boxes(card, "block")
     for mark in card.marks:
-        if isinstance(mark, Text) and mark.anchor == "middle" and mark.y < TOP + 60:
+        if isinstance(mark, TextMark) and mark.anchor == "middle" and mark.y < TOP + 60:
             reach = text_width(mark.text, mark.size) / 2
             assert any(box.x <= mark.x - reach and mark.x + reach <= box.x + box.width for box in blocks), mark
 
@@ -114,7 +114,7 @@ def test_the_strip_shows_both_series_to_scale():
 def test_nothing_and_a_long_trace_still_draw():
     nothing = replay([])
     card = segments_at_event("t", nothing, nothing, SegmentGrid.of([nothing]))
-    assert any("nothing is reserved" in mark.text for mark in card.marks if isinstance(mark, Text))
+    assert any("nothing is reserved" in mark.text for mark in card.marks if isinstance(mark, TextMark))
     assert card.png.startswith(PNG)
     assert svg_of(card)
 
@@ -144,7 +144,7 @@ def test_bars_of_the_figure_are_the_blocks():
 def test_of_many_segments_the_largest_are_drawn_and_the_rest_told():
     many = replay([alloc(f"t{n}", (12 + 2 * n) * MIB) for n in range(20)])
     card = figures.segments("t", many, rows=5)
-    texts = [mark.text for mark in card.marks if isinstance(mark, Text)]
+    texts = [mark.text for mark in card.marks if isinstance(mark, TextMark)]
     sizes = [text for text in texts if text in {f"{size} MiB" for size in range(100)}]
     assert sizes == [f"{size} MiB" for size in (42, 44, 46, 48, 50)]
     assert any("15 smaller segments, 390.00 MiB, are not drawn" in text for text in texts)
@@ -199,7 +199,7 @@ def test_a_card_smaller_than_its_segments_is_refused():
 def test_a_segments_life_has_a_row_for_each_event():
     events = [alloc("a", 8 * MIB), alloc("b", 2 * MIB), free("a"), alloc("c", 3 * MIB), free("b")]
     card = figures.one_by_one("t", events)
-    assert [mark.text for mark in card.body if isinstance(mark, Text)].count("free a") == 1
+    assert [mark.text for mark in card.body if isinstance(mark, TextMark)].count("free a") == 1
     assert "free a: free 8 MiB, b 2 MiB, free 10 MiB" in card.words
     assert "free b: c 3 MiB, free 17 MiB" in card.words
     assert len({mark.y for mark in card.body if isinstance(mark, Box) and mark.kind.startswith("block")}) == len(events)

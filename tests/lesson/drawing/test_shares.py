@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.lesson.drawing.marks import LINES, Box, Line, Text, text_width
+from helpers.lesson.drawing.marks import LINES, Box, Line, TextMark, text_width
 from helpers.lesson.drawing.pictures import MARGIN, WIDTH
 from helpers.lesson.drawing.shares import Memory, memory_shares, time_bars
 
@@ -32,14 +32,14 @@ def test_a_memory_without_a_capacity_has_words_alone():
     assert len(of(card, "capacity", Line)) == 1
     assert {part.y for part in of(card, "part")} == {of(card, "memory")[0].y}
     told = "wire: 1.00 GiB, of a memory whose capacity is not known"
-    assert [mark.text for mark in card.body if isinstance(mark, Text)].count(told) == 1
+    assert [mark.text for mark in card.body if isinstance(mark, TextMark)].count(told) == 1
     assert told in card.alt
     assert memory_shares("Shares", [WIRE]).height > 0
 
 
 def test_sizes_stand_in_the_legend_where_they_are_one_memory_s():
     def texts(*memories):
-        return {mark.text for mark in memory_shares("Shares", memories).body if isinstance(mark, Text)}
+        return {mark.text for mark in memory_shares("Shares", memories).body if isinstance(mark, TextMark)}
 
     assert {"buffers 2.00 GiB", "parameters 6.00 GiB"} < texts(CARD)
     assert {"buffers", "parameters"} < texts(CARD, HOST)
@@ -55,6 +55,6 @@ def test_bars_that_pass_the_line_have_another_colour_and_no_number_is_crossed(li
     assert [bar.fill == LINES[1] for bar in bars] == [value > limit for value in seconds.values()]
     for bar, value in zip(bars, seconds.values(), strict=True):
         assert (bar.x + bar.width > line + 1e-6) == (value > limit)
-    for text in (mark for mark in card.body if isinstance(mark, Text) and mark.halo):
+    for text in (mark for mark in card.body if isinstance(mark, TextMark) and mark.halo):
         assert not text.x - 1 < line < text.x + text_width(text.text, text.size, text.bold)
     assert "short 1 s, long 2 s. Dashed: compute" in card.alt

@@ -10,7 +10,7 @@ from nbconvert import HTMLExporter
 
 from helpers.catalog import TrainSetup
 from helpers.lesson.drawing import bars, contexts, pareto, plots, rooflines, saved, segments, speeds, words
-from helpers.lesson.drawing.marks import Text
+from helpers.lesson.drawing.marks import TextMark
 from helpers.lesson.drawing.pictures import Card, Picture
 from helpers.memory import work
 from helpers.memory.allocator import alloc, free, replay
@@ -132,7 +132,7 @@ def test_each_picture_says_its_numbers(name):
 
 def test_a_hierarchy_says_why_this_device_and_that_registers_are_faster_still():
     card = plots.hierarchy("Levels", "h200", "an example")
-    drawn = [mark.text for mark in card.marks if isinstance(mark, Text)]
+    drawn = [mark.text for mark in card.marks if isinstance(mark, TextMark)]
     assert "NVIDIA H200 SXM 141 GB (an example)" in drawn
     assert "H200 SXM 141 GB (an example), nearest" in card.words
     assert "faster still" in drawn

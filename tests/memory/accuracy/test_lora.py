@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from helpers.memory.accuracy import Case, Row, cases, lora
+from helpers.memory.accuracy import AccuracyRow, Case, cases, lora
 from helpers.memory.accuracy.table import rows_of
 from helpers.memory.allocator import MIB, Allocator
 from helpers.memory.trace import kernels
@@ -18,7 +18,7 @@ SAMPLE = "TinyLlama-1.1B-Chat-v1.0 sdpa 2x512"
 OTHERS = [case for case in cases("lora") if case.name != SAMPLE]
 
 
-def rebuilt(case: Case) -> dict[str, Row]:
+def rebuilt(case: Case) -> dict[str, AccuracyRow]:
     return {row.quantity: row for row in rows_of(case)}
 
 

@@ -9,10 +9,19 @@ import pytest
 
 from helpers.catalog.errors import WorkbookError
 from helpers.memory.accuracy import recordings
-from helpers.memory.accuracy.recordings import Entry, Machine, Made, Recording, read, read_all, replace_whole, write
+from helpers.memory.accuracy.recordings import (
+    Entry,
+    MeasuredWith,
+    RecordedDevice,
+    Recording,
+    read,
+    read_all,
+    replace_whole,
+    write,
+)
 
-H100 = Machine("h100-80gb", "NVIDIA H100 80GB HBM3", "cuda", 85_061_827_297, (9, 0))
-MADE = Made("2.11.0", "13.0", "580.65", "0.1.0 1a2b3c4", "2026-11-30")
+H100 = RecordedDevice("h100-80gb", "NVIDIA H100 80GB HBM3", "cuda", 85_061_827_297, (9, 0))
+MADE = MeasuredWith("2.11.0", "13.0", "580.65", "0.1.0 1a2b3c4", "2026-11-30")
 STEP = Entry("02/train-1b", "bf16", "peak allocated", "bytes", {"kind": "train", "model": "tiny-llama"}, (7,), MADE)
 CURVE = Entry(
     "01/bandwidth", "read", "bandwidth", "bytes/s", {"kind": "sweep"}, (9e12, 3e12), MADE, (4096, 8192), "bytes"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from helpers.memory.allocator import Allocator, State
+from helpers.memory.allocator import Allocator, BlockState
 
 
 def audit(allocator: Allocator) -> None:
@@ -37,4 +37,4 @@ def _audit_segment(segment) -> None:
     assert address == segment.address + segment.size_bytes
     states = [block.state for block in segment.blocks]
     pairs = list(pairwise(states))
-    assert (State.FREE, State.FREE) not in pairs, "free neighbours that nobody merged"
+    assert (BlockState.FREE, BlockState.FREE) not in pairs, "free neighbours that nobody merged"

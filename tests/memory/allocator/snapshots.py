@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from helpers.memory.allocator import Replay, replay
+from helpers.memory.allocator import AllocatorReplay, replay
 
 STATE = {"allocated": "active_allocated", "free": "inactive"}
 
@@ -43,7 +43,7 @@ def _segment(segment) -> dict:
     }
 
 
-def _trace(ran: Replay):
+def _trace(ran: AllocatorReplay):
     for step, outcome in zip(ran.requests, ran.outcomes, strict=True):
         for event in outcome.events:
             yield _entry(str(event.action), event.address, event.size_bytes, event.stream)

@@ -8,7 +8,7 @@ import pytest
 
 from helpers.catalog import WorkbookError
 from helpers.memory.allocator import MIB, OutOfMemory, Settings, alloc, empty_cache, free, replay
-from helpers.memory.meter.timeline import Block, Event
+from helpers.memory.meter.timeline import AllocationEvent, StorageLifetime
 from tests.calls import calls_of
 
 STEPS = [
@@ -130,8 +130,13 @@ def test_text_of_a_replay():
 
 
 def test_events_of_the_meter_replay_as_they_are():
-    a, b = Block(3 * MIB, "forward", "layers.0", (3,)), Block(512, "forward", "", (1,), "parameters")
-    ran = replay([Event(a, 1, "forward"), Event(b, 1, "forward"), Event(a, -1, "backward")])
+    a, b = (
+        StorageLifetime(3 * MIB, "forward", "layers.0", (3,)),
+        StorageLifetime(512, "forward", "", (1,), "parameters"),
+    )
+    ran = replay(
+        [AllocationEvent(a, 1, "forward"), AllocationEvent(b, 1, "forward"), AllocationEvent(a, -1, "backward")]
+    )
     assert list(ran.allocated) == [3 * MIB, 3 * MIB + 512, 512]
     assert ran.peak_reserved_bytes == 22 * MIB
     assert [step.name for step in ran.requests] == ["layers.0", "parameters", "layers.0"]

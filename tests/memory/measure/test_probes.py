@@ -13,7 +13,7 @@ from helpers.catalog import WorkbookError
 from helpers.memory import measure, work
 from helpers.memory.measure import links, probes
 
-SMALL = probes.Sizes(values=2**16, width=64, heads=2, tokens=32, side=32)
+SMALL = probes.ProbeSizes(values=2**16, width=64, heads=2, tokens=32, side=32)
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_a_roof_can_be_measured_alone(small):
 
 def test_share_of_the_roof():
     roof = work.Roof(1000, 10)
-    assert probes.Point("half", work.Work(10, 50, 50), seconds=20).share_of(roof) == 0.5
+    assert probes.ProbePoint("half", work.Work(10, 50, 50), seconds=20).share_of(roof) == 0.5
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import torch
 
 from helpers.memory import measure
 from helpers.memory.allocator import MIB
-from helpers.memory.oom import Kind, Place, Reason, clean, explain, frames, parse, place
+from helpers.memory.oom import MessageKind, Reason, RequestPlace, clean, explain, frames, parse, place
 from helpers.memory.oom.frames import PATTERNS, TEXTS
 from helpers.memory.oom.words import cures_at, kinds
 
@@ -29,7 +29,7 @@ def test_every_kind_and_reason_has_a_message():
     explained = {explain(text).reason for text, _, _ in REAL.values()}
     assert explained == set(Reason)
     shown = {parse(text).kind for text, _, _ in REAL.values()}
-    assert shown | {name for name, kind in kinds().items() if kind.log} == set(kinds()) > set(Kind)
+    assert shown | {name for name, kind in kinds().items() if kind.log} == set(kinds()) > set(MessageKind)
 
 
 def test_all_the_figures_of_one_message():
@@ -155,8 +155,8 @@ def test_the_place_and_the_users_line(kind, stack):
 
 def test_every_place_has_a_traceback_words_and_changes():
     assert set(PATTERNS) == set(WHERE) - {""} == set(TEXTS)
-    assert {place.name.lower() for place in Place} == set(cures_at())
-    assert set(Place) == {*PATTERNS, Place.UNKNOWN}
+    assert {place.name.lower() for place in RequestPlace} == set(cures_at())
+    assert set(RequestPlace) == {*PATTERNS, RequestPlace.UNKNOWN}
 
 
 def test_the_deepest_line_that_is_the_users():

@@ -11,7 +11,7 @@ from helpers.catalog.train_setup import TrainSetup
 from helpers.memory import trace
 from helpers.memory.plan import Cards, ServeGoal, TrainGoal, plan_serving, plan_training
 from helpers.memory.plan.confirm import confirm
-from helpers.memory.plan.training import Engine, Job, Layout
+from helpers.memory.plan.training import Job, Layout, StepEngine
 
 TINY = model("tiny-llama")
 CARD = [Cards("rtx-4090", 1, 1.0)]
@@ -33,13 +33,13 @@ def test_a_replica_holds_what_the_trace_says_or_a_little_more():
 @pytest.mark.parametrize("reduced", ["fp32", "bf16"])
 def test_a_rank_of_fsdp2_is_confirmed_in_its_own_reduction(reduced):
     answer = plan_training(TrainGoal(TINY, tokens=10**6, sequence=64, batch_tokens=2**11), CARD)
-    layout = Layout(Engine.FSDP2, 2, precision="autocast-bf16", reduced=reduced, micro_batches=4)
+    layout = Layout(StepEngine.FSDP2, 2, precision="autocast-bf16", reduced=reduced, micro_batches=4)
     need = Job(TINY, 64).need(layout, CARD[0].device)
     found = confirm(replace(answer, plans=(replace(answer.plans[0], layout=layout, need=need),)))
     assert -0.015 < found.error < 0.001  # of a tiny model blocks that cannot be split are a percent
 
 
-@pytest.mark.parametrize("layout", [Layout(Engine.MEGATRON, 2, 2), Layout(Engine.MEGATRON, 1, 2)], ids=str)
+@pytest.mark.parametrize("layout", [Layout(StepEngine.MEGATRON, 2, 2), Layout(StepEngine.MEGATRON, 1, 2)], ids=str)
 def test_tensor_parallel_ranks_are_traced_as_pytorchs_and_the_difference_is_told(layout):
     answer = plan_training(TrainGoal(TINY, tokens=10**6, sequence=256, batch_tokens=2**11), CARD)
     need = Job(TINY, 256).need(layout, CARD[0].device)
@@ -55,12 +55,12 @@ def test_tensor_parallel_ranks_are_traced_as_pytorchs_and_the_difference_is_told
 @pytest.mark.parametrize(
     "layout",
     [
-        Layout(Engine.MEGATRON, 2, 2, 2),
-        Layout(Engine.MEGATRON, 2, 2, context=2),
-        Layout(Engine.ZERO, 2, zero=2),
-        Layout(Engine.ZERO, 2, zero=3, precision="megatron-bf16"),
-        Layout(Engine.ZERO, 2, zero=3, precision="autocast-bf16", optimizer="adamw-8bit"),
-        Layout(Engine.ZERO, 1, zero=2, offload=True),
+        Layout(StepEngine.MEGATRON, 2, 2, 2),
+        Layout(StepEngine.MEGATRON, 2, 2, context=2),
+        Layout(StepEngine.ZERO, 2, zero=2),
+        Layout(StepEngine.ZERO, 2, zero=3, precision="megatron-bf16"),
+        Layout(StepEngine.ZERO, 2, zero=3, precision="autocast-bf16", optimizer="adamw-8bit"),
+        Layout(StepEngine.ZERO, 1, zero=2, offload=True),
     ],
     ids=str,
 )

@@ -11,9 +11,9 @@ from helpers.catalog.models import model
 from helpers.memory.breakdown import format_bytes
 from helpers.memory.plan import Cards, Efficiency, Shares, TrainGoal, least_for_training, plan_training, training_told
 from helpers.memory.plan.layouts import training_layouts
-from helpers.memory.plan.search import Reason
+from helpers.memory.plan.search import LayoutRefusal
 from helpers.memory.plan.step import sent_bytes, step_time
-from helpers.memory.plan.training import Engine, Job, Layout, train_setup
+from helpers.memory.plan.training import Job, Layout, StepEngine, train_setup
 from helpers.memory.plan.written import lora_config
 from helpers.memory.step.ranks import megatron, zero
 
@@ -59,7 +59,7 @@ def test_a_deadline_drops_what_is_late_and_says_so():
     goal = replace(GOAL, deadline_s=cheap.hours.middle * 3600 / 4)
     found = answer(goal, [Cards("h100", 64, 2.0)])
     assert all(plan.hours.middle * 3600 <= goal.deadline_s for plan in found.plans)
-    assert Reason.DEADLINE in {one.reason for one in found.failures}
+    assert LayoutRefusal.DEADLINE in {one.reason for one in found.failures}
 
 
 def test_what_is_cheaper_than_the_first_plan_and_failed_is_told():
@@ -127,7 +127,7 @@ def test_better_efficiency_makes_a_faster_plan():
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_bytes_on_the_links_are_those_of_the_closed_form_of_zero(stage):
     job = Job(GOAL.model, 2048)
-    layout = Layout(Engine.ZERO, data=8, zero=stage, micro_batches=4)
+    layout = Layout(StepEngine.ZERO, data=8, zero=stage, micro_batches=4)
     once, each = sent_bytes(job, layout)
     told = zero.traffic(train_setup(layout, GOAL.model, 2048)).sent_bytes
     assert once + 4 * each == pytest.approx(told, rel=0.07)  # stage 3 gathers the root once and not twice
@@ -137,7 +137,7 @@ def test_bytes_on_the_links_are_those_of_the_closed_form_of_zero(stage):
 def test_bytes_on_fsdp2s_links_are_layers_twice_the_root_once_and_gradients(reduced, width):
     job, layout = (
         Job(GOAL.model, 2048),
-        Layout(Engine.FSDP2, data=8, precision="autocast-bf16", reduced=reduced, micro_batches=4),
+        Layout(StepEngine.FSDP2, data=8, precision="autocast-bf16", reduced=reduced, micro_batches=4),
     )
     root, *layers = zero.units(GOAL.model)
     whole = (2 + width) * root + (4 + width) * sum(layers)
@@ -147,19 +147,19 @@ def test_bytes_on_fsdp2s_links_are_layers_twice_the_root_once_and_gradients(redu
 @pytest.mark.parametrize(("name", "formats"), [("llama-3.1-8b", {"fp32", "bf16"}), ("qwen2.5-7b", {"bf16"})])
 def test_fsdp2_reduces_as_an_engine_that_has_the_model_can_be_told_to(name, formats):
     found = training_layouts(replace(GOAL, model=name), Cards("h100", 8, 2.0))
-    assert {layout.reduced for layout in found if layout.engine is Engine.FSDP2} == formats
+    assert {layout.reduced for layout in found if layout.engine is StepEngine.FSDP2} == formats
 
 
 def test_fp32_shards_of_everything_are_fsdp2s_and_not_zeros():
     for layout in training_layouts(GOAL, Cards("h100", 8, 2.0)):
         plain = layout.optimizer == "adamw-fused" and not layout.offload and layout.precision == "autocast-bf16"
-        assert not (layout.engine is Engine.ZERO and layout.zero == 3 and plain)
+        assert not (layout.engine is StepEngine.ZERO and layout.zero == 3 and plain)
 
 
 def test_what_fsdp2_holds_is_no_more_than_it_needs():
     """A layout is dropped by what it holds before anybody counts what it needs."""
     for ranks, share in ((2, 0.9), (8, 0.5)):
-        job, layout = Job(GOAL.model, 1024), Layout(Engine.FSDP2, ranks, precision="autocast-bf16")
+        job, layout = Job(GOAL.model, 1024), Layout(StepEngine.FSDP2, ranks, precision="autocast-bf16")
         need = job.need(layout, H100[0].device).total
         assert share * need < job.held_bytes(layout) <= need
 
@@ -221,19 +221,19 @@ def test_a_mixture_of_experts_trains_with_its_experts_on_several_ranks():
     assert any(plan.layout.expert > 1 for plan in found.plans)
     assert all(plan.need.total <= plan.cards.room.for_tensors_bytes for plan in found.plans)
     tried = training_layouts(TrainGoal("mixtral-8x7b", tokens=10**10), Cards("h100", 64, 2.0))
-    assert {layout.engine for layout in tried} == set(Engine)
+    assert {layout.engine for layout in tried} == set(StepEngine)
 
 
 def test_a_mixture_s_step_computes_with_the_experts_that_a_token_meets():
     """Six times the active parameters for each token, and attention."""
     shape = model("mixtral-8x7b")
-    flops = Job(shape, 2048).flops(Layout(Engine.MEGATRON)).total
+    flops = Job(shape, 2048).flops(Layout(StepEngine.MEGATRON)).total
     assert 1 < flops / (6 * 2048 * shape.active_parameters) < 1.05
 
 
 def test_experts_travel_four_times_a_layer_and_their_gradients_around_fewer_ranks():
     job, cards = Job(model("mixtral-8x7b"), 4096), Cards("h100", 8, 2.0)
-    alone, shared = Layout(Engine.MEGATRON, 8), Layout(Engine.MEGATRON, 8, expert=8)
+    alone, shared = Layout(StepEngine.MEGATRON, 8), Layout(StepEngine.MEGATRON, 8, expert=8)
     exact = Efficiency(link=Shares(1, 1, 1))
     sent = 4 * 32 * 2 * 2 * 4096 * 4096 * 7 / 8  # passes, layers, experts, BF16, tokens, hidden
     assert step_time(job, alone, cards, exact).expert_links.middle == 0
@@ -245,8 +245,8 @@ def test_experts_travel_four_times_a_layer_and_their_gradients_around_fewer_rank
 
 def test_the_slowest_stage_sets_the_pace():
     job, cards = Job(model("llama-3.1-405b"), 4096), Cards("h100", 1024, 2.0)
-    uneven = step_time(job, Layout(Engine.MEGATRON, 8, 8, 16, micro_batches=64), cards, Efficiency())
-    even = step_time(job, Layout(Engine.MEGATRON, 8, 8, 18, micro_batches=64), cards, Efficiency())
+    uneven = step_time(job, Layout(StepEngine.MEGATRON, 8, 8, 16, micro_batches=64), cards, Efficiency())
+    even = step_time(job, Layout(StepEngine.MEGATRON, 8, 8, 18, micro_batches=64), cards, Efficiency())
     assert uneven.products.middle / even.products.middle == pytest.approx(8 / 7)
 
 
@@ -269,4 +269,4 @@ def test_a_delta_rule_is_planned_by_what_counts_it_alone():
         {"model_type": "qwen3_5_text", "hidden_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 8}
     )
     tried = {layout.engine for layout in training_layouts(goal, Cards("h100", 8, 2.0))}
-    assert tried == {Engine.ZERO, Engine.FSDP2}
+    assert tried == {StepEngine.ZERO, StepEngine.FSDP2}

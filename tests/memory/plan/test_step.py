@@ -4,7 +4,7 @@ import pytest
 
 from helpers.catalog.models import model
 from helpers.memory.plan import Cards
-from helpers.memory.plan.training import Engine, Job, Layout
+from helpers.memory.plan.training import Job, Layout, StepEngine
 
 FABRIC = Cards("h100", 64, node=8, network_bytes_per_s=50e9)
 
@@ -30,7 +30,9 @@ def test_the_network_never_makes_a_ring_faster_than_the_machine():
 
 def test_megatron_runs_the_whole_layer_again_and_pytorch_stops_before_its_last_product():
     job = Job(model("llama-3.1-70b"), 8192)
-    ours, theirs = (job.flops(Layout(engine, checkpointing="full")) for engine in (Engine.ZERO, Engine.MEGATRON))
+    ours, theirs = (
+        job.flops(Layout(engine, checkpointing="full")) for engine in (StepEngine.ZERO, StepEngine.MEGATRON)
+    )
     hidden, wide, layers, vocab = 8192, 28672, 80, 128256
     assert theirs.recomputed - ours.recomputed == layers * 2 * 8192 * wide * hidden
     assert theirs.recomputed == theirs.forward - 2 * 8192 * vocab * hidden

@@ -13,7 +13,7 @@ from helpers.catalog.engines import engine
 from helpers.catalog.errors import WorkbookError
 from helpers.memory.plan import Cards, ServeGoal, TrainGoal, plan_serving, plan_training
 from helpers.memory.plan.search import TrainAnswer
-from helpers.memory.plan.training import Engine, Layout
+from helpers.memory.plan.training import Layout, StepEngine
 from helpers.memory.plan.written import serving_files, training_files, write
 from helpers.memory.serve.engines.vllm import launch
 from helpers.memory.step.ranks.fsdp2 import widths
@@ -30,12 +30,18 @@ def with_layout(found: TrainAnswer, layout: Layout) -> TrainAnswer:
     return replace(found, plans=(replace(found.plans[0], layout=layout),))
 
 
-ZERO_3 = Layout(Engine.ZERO, data=8, zero=3, micro_batch=2, micro_batches=64, checkpointing="full")
-DDP = Layout(Engine.ZERO, data=8, precision="autocast-bf16", micro_batches=8)
+ZERO_3 = Layout(StepEngine.ZERO, data=8, zero=3, micro_batch=2, micro_batches=64, checkpointing="full")
+DDP = Layout(StepEngine.ZERO, data=8, precision="autocast-bf16", micro_batches=8)
 FSDP2 = Layout(
-    Engine.FSDP2, 8, precision="autocast-bf16", reduced="bf16", micro_batch=2, micro_batches=64, checkpointing="full"
+    StepEngine.FSDP2,
+    8,
+    precision="autocast-bf16",
+    reduced="bf16",
+    micro_batch=2,
+    micro_batches=64,
+    checkpointing="full",
 )
-SPLIT = Layout(Engine.MEGATRON, 2, 2, 2, 1, micro_batches=512)
+SPLIT = Layout(StepEngine.MEGATRON, 2, 2, 2, 1, micro_batches=512)
 
 
 def test_accelerate_reads_its_file(found, tmp_path):
@@ -138,7 +144,7 @@ def test_megatrons_flags_are_those_of_the_layout(found):
 def test_megatrons_flags_divide_experts_and_uneven_stages():
     goal = TrainGoal("deepseek-v3", tokens=10**9)
     answer = plan_training(goal, [Cards("h100", 512, 2.0)])
-    layout = Layout(Engine.MEGATRON, 8, 4, 16, expert=8, micro_batches=128)
+    layout = Layout(StepEngine.MEGATRON, 8, 4, 16, expert=8, micro_batches=128)
     words = training_files(with_layout(answer, layout))["megatron.args"].split()
     given = dict(itertools.pairwise(words))
     assert given["--expert-model-parallel-size"] == "8"

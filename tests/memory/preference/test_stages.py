@@ -15,7 +15,7 @@ from helpers.memory.measure.steps import build_model, precision_context
 from helpers.memory.meter import Meter
 from helpers.memory.preference.generation import generated
 from helpers.memory.preference.scoring import QuietForward
-from helpers.memory.preference.stages import ENGINE, REFERENCE, Stage, dpo, grpo
+from helpers.memory.preference.stages import ENGINE, REFERENCE, PreferenceStage, dpo, grpo
 
 TINY = {
     "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8,
@@ -61,7 +61,13 @@ GRPO_RUNS = [
     ),
     (step_of(rows=16, sequence=420, masked=True), {"prompt": 400}, (158_610_432, None, None, 146_811_904, 223_000_064)),
 ]
-STAGES = (Stage.GENERATION, Stage.OLD_SCORES, Stage.REFERENCE_SCORES, Stage.FORWARD, Stage.BACKWARD)
+STAGES = (
+    PreferenceStage.GENERATION,
+    PreferenceStage.OLD_SCORES,
+    PreferenceStage.REFERENCE_SCORES,
+    PreferenceStage.FORWARD,
+    PreferenceStage.BACKWARD,
+)
 
 
 @pytest.mark.parametrize(("train", "how", "measured"), GRPO_RUNS)
@@ -71,8 +77,8 @@ def test_stages_of_grpo_are_those_of_trl_s_trainer(train, how, measured):
     for stage, size in zip(STAGES, measured, strict=True):
         if size is not None:
             assert predicted.at(stage).total == pytest.approx(size, rel=0.01)
-    assert (measured[1] is not None) == (Stage.OLD_SCORES in stages)
-    assert (measured[2] is not None) == (Stage.REFERENCE_SCORES in stages)
+    assert (measured[1] is not None) == (PreferenceStage.OLD_SCORES in stages)
+    assert (measured[2] is not None) == (PreferenceStage.REFERENCE_SCORES in stages)
 
 
 DPO_RUNS = [
@@ -87,7 +93,9 @@ DPO_RUNS = [
 @pytest.mark.parametrize(("train", "how", "measured"), DPO_RUNS)
 def test_stages_of_dpo_are_those_of_trl_s_trainer(train, how, measured):
     predicted = dpo(DpoSetup(train, 32, **how))
-    for stage, size in zip((Stage.FORWARD, Stage.REFERENCE_SCORES, Stage.BACKWARD), measured, strict=True):
+    for stage, size in zip(
+        (PreferenceStage.FORWARD, PreferenceStage.REFERENCE_SCORES, PreferenceStage.BACKWARD), measured, strict=True
+    ):
         if size is not None:
             assert predicted.at(stage).total == pytest.approx(size, rel=0.005)
 
@@ -162,14 +170,14 @@ def test_when_the_old_policy_is_scored(counts, old, between):
 def test_an_engine_on_the_same_card_awake_and_asleep():
     setup = GrpoSetup(step_of("llama-3-8b", adapter=LORA, sequence=1024), 512, generator="vllm")
     awake, asleep = grpo(setup, "h100"), grpo(replace(setup, sleeps=True), "h100")
-    launch, backward = awake.launch, Stage.BACKWARD
+    launch, backward = awake.launch, PreferenceStage.BACKWARD
     share = round(0.3 * device("h100").capacity_bytes)
-    assert awake.at(Stage.GENERATION).parts[ENGINE] == pytest.approx(share, rel=0.05)  # and graphs
+    assert awake.at(PreferenceStage.GENERATION).parts[ENGINE] == pytest.approx(share, rel=0.05)  # and graphs
     given_back = awake.at(backward).total - asleep.at(backward).total
     assert given_back == launch.weight_bytes + launch.pool_bytes
     assert launch.weight_bytes == pytest.approx(2 * model("llama-3-8b").parameters, rel=0.01)
-    assert awake.at(Stage.GENERATION).total == asleep.at(Stage.GENERATION).total
-    assert Stage.OLD_SCORES in {moment.at for moment in awake.moments}  # to correct what vLLM says
+    assert awake.at(PreferenceStage.GENERATION).total == asleep.at(PreferenceStage.GENERATION).total
+    assert PreferenceStage.OLD_SCORES in {moment.at for moment in awake.moments}  # to correct what vLLM says
 
 
 def test_what_logits_no_longer_cost():
@@ -182,7 +190,7 @@ def test_what_logits_no_longer_cost():
     found = grpo(GrpoSetup(train, 256), "h100").moments
     assert max(moment.parts.get(Part.LOGITS, 0) for moment in found) <= 2 * 4096 * 32_768
     cache = 8 * 20_735 * 131_072  # 2.5 GiB for each, as that page has it
-    assert grpo(GrpoSetup(train, 256)).at(Stage.GENERATION).parts[Part.KV_CACHE] == cache
+    assert grpo(GrpoSetup(train, 256)).at(PreferenceStage.GENERATION).parts[Part.KV_CACHE] == cache
 
 
 REFUSED = [

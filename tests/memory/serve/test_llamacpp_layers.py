@@ -9,7 +9,7 @@ from helpers.cli import main
 from helpers.lesson import calculators
 from helpers.memory.serve.engines.llamacpp import LlamaCpp
 from helpers.memory.serve.engines.llamacpp_layers import (
-    Placement,
+    LayerPlacement,
     all_layers,
     fewest_cpu_experts,
     longest_context,
@@ -49,7 +49,7 @@ def experts(tmp_path):
 def test_the_output_comes_first_then_the_last_layers(small):
     """`-ngl 3` of four layers: the output and layers 2 and 3; the cache of a layer lies where it does."""
     served = LlamaCpp(ServeSetup(small, context=512))
-    placed = Placement(served, 3)
+    placed = LayerPlacement(served, 3)
     assert placed.card_bytes == 2 * (LAYER + CACHE) + OUTPUT + LOGITS + 512 * 144  # gate, which is copied
     assert placed.host_weight_bytes == TABLE + 2 * LAYER
     assert placed.host_cache_bytes == 2 * CACHE
@@ -59,7 +59,7 @@ def test_the_output_comes_first_then_the_last_layers(small):
 @pytest.mark.parametrize("layers", range(6))
 def test_nothing_is_lost_between_card_and_host(small, layers):
     served = LlamaCpp(ServeSetup(small, context=512))
-    placed = Placement(served, layers)
+    placed = LayerPlacement(served, layers)
     whole = sum(tensor.size_bytes for tensor in served.setup.model.stored) + served.kv_bytes
     assert placed.cards_bytes + placed.host_weight_bytes + placed.host_cache_bytes == whole
     assert placed.is_whole == (layers == 5)
@@ -69,7 +69,7 @@ def test_experts_of_the_first_layers_stay_on_the_host(experts):
     """Of 4 x 512 x 256 values a matrix in Q4_K has 294,912 bytes; attention and cache stay on the card."""
     served = LlamaCpp(ServeSetup(experts, context=512))
     matrix = 4 * 512 * 144
-    full, two = all_layers(served), Placement(served, 5, cpu_moe=2)
+    full, two = all_layers(served), LayerPlacement(served, 5, cpu_moe=2)
     assert full.card_bytes - two.card_bytes == 2 * 3 * matrix - matrix  # one is copied while a prompt is computed
     assert two.host_weight_bytes == TABLE + 2 * 3 * matrix
     assert two.host_cache_bytes == 0
@@ -80,7 +80,7 @@ def test_the_matrix_of_the_output_is_no_copy(experts):
     """All experts on the host: one matrix of 294,912 bytes is copied; with all layers there nothing is."""
     served = LlamaCpp(ServeSetup(experts, context=512, prefill_tokens=64))
     matrix, logits = 4 * 512 * 144, 64 * 320 * 4
-    away = Placement(served, 5, cpu_moe=4)
+    away = LayerPlacement(served, 5, cpu_moe=4)
     assert away.card_bytes == away.cards_bytes + logits + matrix
     assert all_layers(served).card_bytes == all_layers(served).cards_bytes + logits
 
@@ -94,12 +94,12 @@ def test_cards_take_equally_many_layers(small):
 def test_what_fits_is_the_most(small, experts):
     served = LlamaCpp(ServeSetup(small, context=512))
     for layers in range(1, 6):
-        need = Placement(served, layers).card_bytes
+        need = LayerPlacement(served, layers).card_bytes
         assert most_layers(served, need).gpu_layers == layers
         assert getattr(most_layers(served, need - 1), "gpu_layers", 0) == layers - 1
     assert fewest_cpu_experts(served, 2**40) is None
     mixed = LlamaCpp(ServeSetup(experts, context=512))
-    need = Placement(mixed, 5, cpu_moe=3).card_bytes
+    need = LayerPlacement(mixed, 5, cpu_moe=3).card_bytes
     assert fewest_cpu_experts(mixed, need).cpu_moe == 3
     assert fewest_cpu_experts(mixed, need - 1).cpu_moe == 4
     assert fewest_cpu_experts(mixed, LOGITS) is None
@@ -130,14 +130,14 @@ def test_qwen3_30b_in_16_bits_is_what_llama_cpp_projects():
     served, short = (LlamaCpp(ServeSetup("qwen3-30b-a3b", context=context)) for context in (40960, 4096))
     assert all_layers(served).card_bytes / 2**20 == pytest.approx(61807, rel=0.002)
     assert (all_layers(served).card_bytes - all_layers(short).card_bytes) / 2**20 == 3456
-    dense = Placement(served, 49, cpu_moe=48).card_bytes / 2**20
+    dense = LayerPlacement(served, 49, cpu_moe=48).card_bytes / 2**20
     assert dense == pytest.approx(24077 - 1024 - 16164, rel=0.004)
 
 
 @pytest.mark.parametrize(("layers", "cpu_moe", "cards"), [(6, 0, 1), (-1, 0, 1), (5, 5, 1), (5, 0, 0), (True, 0, 1)])
 def test_a_placement_that_is_none_is_refused(small, layers, cpu_moe, cards):
     with pytest.raises(WorkbookError):
-        Placement(LlamaCpp(ServeSetup(small)), layers, cpu_moe, cards)
+        LayerPlacement(LlamaCpp(ServeSetup(small)), layers, cpu_moe, cards)
 
 
 def test_every_door_has_the_same_placement(small, capsys):

@@ -6,7 +6,7 @@ import pytest
 
 from helpers.catalog import TrainSetup
 from helpers.memory import trace
-from helpers.memory.accuracy import Row, cases
+from helpers.memory.accuracy import AccuracyRow, cases
 from helpers.memory.allocator import MIB
 from helpers.memory.trace.read_ahead import in_order_of, reserved_range
 
@@ -73,6 +73,6 @@ def test_a_published_step_that_was_13_percent_off_lies_in_the_range() -> None:
 
 def test_outside_of_its_span_a_measurement_is_off_by_the_nearer_end() -> None:
     case = SimpleNamespace(unit_bytes=1, unit="MiB", name="")
-    assert Row(case, "", 200, 110, span=(100, 150)).error == -0.25
-    assert Row(case, "", 120, 110, span=(100, 150)).error == 0
-    assert Row(case, "", 80, 110, span=(100, 150)).error == 0.25
+    assert AccuracyRow(case, "", 200, 110, span=(100, 150)).error == -0.25
+    assert AccuracyRow(case, "", 120, 110, span=(100, 150)).error == 0
+    assert AccuracyRow(case, "", 80, 110, span=(100, 150)).error == 0.25

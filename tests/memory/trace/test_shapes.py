@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from helpers.memory import trace
-from helpers.memory.trace.shapes import Shapes
+from helpers.memory.trace.shapes import ShapeCache
 
 
 def remembered(run):
     """The same asked three times, and how many results are remembered."""
-    shapes = Shapes()
+    shapes = ShapeCache()
     with trace.fake("cpu"):
         results = [run(lambda func, *args: shapes.call(func, args, {})) for _ in range(3)]
     return results, len(shapes.known)
@@ -52,7 +52,7 @@ def test_a_view_whose_schema_does_not_say_so_shares_it_too():
 
 def test_arguments_that_differ_in_type_or_stride_are_other_arguments():
     with trace.fake("cpu"):
-        shapes, x = Shapes(), torch.empty(4, 4)
+        shapes, x = ShapeCache(), torch.empty(4, 4)
         add = torch.ops.aten.add.Scalar
         results = [shapes.call(add, (x.int(), value), {}).dtype for value in (1, 1.0, True, 1)]
         assert results == [torch.int32, torch.float32, torch.int32, torch.int32]
@@ -62,7 +62,7 @@ def test_arguments_that_differ_in_type_or_stride_are_other_arguments():
 
 def test_what_writes_and_what_returns_several_is_never_remembered():
     with trace.fake("cpu"):
-        shapes, x = Shapes(), torch.empty(4, 4)
+        shapes, x = ShapeCache(), torch.empty(4, 4)
         assert shapes.call(torch.ops.aten.add_.Tensor, (x, x), {}) is x
         assert len(shapes.call(torch.ops.aten.max.dim, (x, 0), {})) == 2
         assert not shapes.known
@@ -95,7 +95,7 @@ class Counted:
 @pytest.mark.parametrize(("func", "lists", "more"), FOREACH, ids=lambda one: str(one) if callable(one) else "")
 def test_of_lists_of_tensors_each_kind_is_asked_for_once(func, lists, more):
     with trace.fake("cpu"):
-        shapes, counted = Shapes(), Counted(func)
+        shapes, counted = ShapeCache(), Counted(func)
         results = [shapes.call(counted, (*weights(lists), *more), {}) for _ in range(2)]
         truth = func(*weights(lists), *more)
     assert counted.places == 3
@@ -106,7 +106,7 @@ def test_of_lists_of_tensors_each_kind_is_asked_for_once(func, lists, more):
 
 def test_lists_that_do_not_fit_are_the_operators_to_refuse():
     with trace.fake("cpu"):
-        shapes, add = Shapes(), torch.ops.aten._foreach_add_.List
+        shapes, add = ShapeCache(), torch.ops.aten._foreach_add_.List
         shapes.call(add, ([torch.empty(3)], [torch.empty(3)]), {})
         with pytest.raises(RuntimeError):
             shapes.call(add, ([torch.empty(3), torch.empty(4)], [torch.empty(3), torch.empty(7)]), {})
@@ -116,7 +116,7 @@ def test_lists_that_do_not_fit_are_the_operators_to_refuse():
 
 def test_numbers_whose_values_are_known_are_left_to_the_fake_mode():
     with trace.fake("cpu"):
-        shapes, steps = Shapes(), [torch.tensor(0.0), torch.tensor(0.0)]
+        shapes, steps = ShapeCache(), [torch.tensor(0.0), torch.tensor(0.0)]
         for _ in range(2):
             shapes.call(torch.ops.aten._foreach_add_.Scalar, (steps, 1), {})
     assert [step.constant.item() for step in steps] == [2, 2]

@@ -11,8 +11,8 @@ from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 from helpers.memory import trace
 from helpers.memory.allocator import replay
 from helpers.memory.breakdown import Part
-from helpers.memory.meter.timeline import Block, Event
-from helpers.memory.trace.streams import Streams
+from helpers.memory.meter.timeline import AllocationEvent, StorageLifetime
+from helpers.memory.trace.streams import FakeStreams
 from tests.memory.trace import rank_cases
 
 DEFAULT, COPY_IN, ALL_GATHER, REDUCE_SCATTER = range(4)  # in the order in which FSDPCommContext makes them
@@ -57,22 +57,32 @@ def test_what_is_computed_stays_in_the_default_stream(traced):
 
 def test_a_free_block_serves_its_own_stream_alone():
     """20 MiB freed in stream 1: a second tensor fits into the hole, if it is of that stream."""
-    first, again, other = (Block(20 << 20, "", "", (), stream=stream) for stream in (1, 1, 2))
-    assert replay([Event(first, 1, ""), Event(first, -1, ""), Event(again, 1, "")]).peak_reserved_bytes == 20 << 20
-    assert replay([Event(first, 1, ""), Event(first, -1, ""), Event(other, 1, "")]).peak_reserved_bytes == 40 << 20
+    first, again, other = (StorageLifetime(20 << 20, "", "", (), stream=stream) for stream in (1, 1, 2))
+    assert (
+        replay(
+            [AllocationEvent(first, 1, ""), AllocationEvent(first, -1, ""), AllocationEvent(again, 1, "")]
+        ).peak_reserved_bytes
+        == 20 << 20
+    )
+    assert (
+        replay(
+            [AllocationEvent(first, 1, ""), AllocationEvent(first, -1, ""), AllocationEvent(other, 1, "")]
+        ).peak_reserved_bytes
+        == 40 << 20
+    )
 
 
 def test_the_trace_replays_a_pool_for_each_stream(traced):
     _, found = traced
-    together = [Event(block, event.sign, "") for event in found.events for block in [one_stream(event.block)]]
+    together = [AllocationEvent(block, event.sign, "") for event in found.events for block in [one_stream(event.block)]]
     assert found.peak_reserved_bytes > replay(together).peak_reserved_bytes
     assert found.on_gpu.peak_allocated_bytes == replay(together).peak_allocated_bytes
 
 
-_made: dict[int, Block] = {}
+_made: dict[int, StorageLifetime] = {}
 
 
-def one_stream(block: Block) -> Block:
+def one_stream(block: StorageLifetime) -> StorageLifetime:
     return _made.setdefault(id(block), replace(block, stream=0))
 
 
@@ -81,12 +91,12 @@ def test_a_cpu_keeps_one_stream_and_fsdp2_its_own_afterwards():
     with trace.fake("cpu", ranks=2):
         assert _fsdp_param_group._get_device_handle("cpu") is torch.cpu
     with trace.fake("cuda", ranks=2):
-        assert isinstance(_fsdp_param_group._get_device_handle("cpu"), Streams)
+        assert isinstance(_fsdp_param_group._get_device_handle("cpu"), FakeStreams)
     assert _fsdp_param_group._get_device_handle is plain
 
 
 def test_streams_nest_and_come_back():
-    streams = Streams()
+    streams = FakeStreams()
     outer, inner = streams.Stream(priority=-1), streams.Stream()
     with streams.stream(outer):
         with streams.stream(inner):

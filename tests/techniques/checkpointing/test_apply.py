@@ -8,7 +8,7 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from helpers.catalog import WorkbookError
-from helpers.techniques.checkpointing import Segment, apply, checkpointed, decoder_layers, layout
+from helpers.techniques.checkpointing import PolicySegment, apply, checkpointed, decoder_layers, layout
 from helpers.techniques.checkpointing.function import checkpoint_by_function, checkpoint_by_hooks
 from tests.techniques.checkpointing.models import (
     IDS_BYTES,
@@ -131,7 +131,7 @@ def test_names_and_forwards_are_as_before():
 def test_nothing_is_left_when_a_policy_fails_half_way():
     model = chain(3)
     with pytest.raises(WorkbookError, match="Block has no attention: it has norm, up, down, dropout"):
-        apply(model, [Segment(0, 1), Segment(1, 2, "module:attention"), Segment(2, 3)])
+        apply(model, [PolicySegment(0, 1), PolicySegment(1, 2, "module:attention"), PolicySegment(2, 3)])
     assert not any("forward" in vars(module) for module in model)
 
 
@@ -174,11 +174,11 @@ def test_a_model_can_be_used_for_inference_meanwhile():
     [
         (nn.Linear(2, 2), "full", "Linear has no list of layers"),
         (nn.Sequential(nn.ReLU()), "module:mlp", "ReLU has no mlp: it has no children"),
-        (chain(2), [Segment(0, 1)], "segments 0 full"),
-        (chain(2), [Segment(0, 2), Segment(1, 2)], "segments 0-1 full, 1 full"),
+        (chain(2), [PolicySegment(0, 1)], "segments 0 full"),
+        (chain(2), [PolicySegment(0, 2), PolicySegment(1, 2)], "segments 0-1 full, 1 full"),
         (chain(2), "fulll", "unknown checkpointing policy 'fulll'"),
-        (chain(2), [Segment(0, 2, "selective")], "a segment of 2 layers under 'selective'"),
-        (chain(1), [Segment(0, 1, "offlaod")], "unknown checkpointing policy 'offlaod'"),
+        (chain(2), [PolicySegment(0, 2, "selective")], "a segment of 2 layers under 'selective'"),
+        (chain(1), [PolicySegment(0, 1, "offlaod")], "unknown checkpointing policy 'offlaod'"),
     ],
 )
 def test_what_cannot_be_applied_is_told(model, policy, phrase):

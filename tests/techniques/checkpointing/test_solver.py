@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.catalog import WorkbookError
-from helpers.techniques.checkpointing import Choice, LayerCost, Segment, layout, least_bytes, pareto_plans, price, solve
+from helpers.techniques.checkpointing import (
+    LayerChoice,
+    LayerCost,
+    PolicySegment,
+    layout,
+    least_bytes,
+    pareto_plans,
+    price,
+    solve,
+)
 
 FIELD = ("none", "full", "every:2", "every:3", "sqrt-n", "first:2", "selective")
 
@@ -29,9 +38,9 @@ def layer_costs(draw):
         keeps_input,
         forward,
         {
-            "none": Choice(saved, saved + working),
-            "full": Choice(boundary, boundary + inner + draw(size), forward - tail),
-            "selective": Choice(middle, middle + inner + working, draw(st.integers(0, forward - tail))),
+            "none": LayerChoice(saved, saved + working),
+            "full": LayerChoice(boundary, boundary + inner + draw(size), forward - tail),
+            "selective": LayerChoice(middle, middle + inner + working, draw(st.integers(0, forward - tail))),
         },
     )
 
@@ -46,7 +55,7 @@ def every_plan(layers):
         pieces = list(pairwise(edges))
         options = [layers[a].choices if b == a + 1 else ["full"] for a, b in pieces]
         for hows in product(*options):
-            yield tuple(Segment(a, b, how) for (a, b), how in zip(pieces, hows, strict=True))
+            yield tuple(PolicySegment(a, b, how) for (a, b), how in zip(pieces, hows, strict=True))
 
 
 @settings(max_examples=40)
@@ -75,7 +84,9 @@ def test_never_worse_than_the_policies_of_the_field(layers, head_bytes):
 
 
 def equal_layers(count, keeps_input=False):
-    return [LayerCost(10, 100, keeps_input, 50, {"none": Choice(100, 110), "full": Choice(10, 120, 40)})] * count
+    return [
+        LayerCost(10, 100, keeps_input, 50, {"none": LayerChoice(100, 110), "full": LayerChoice(10, 120, 40)})
+    ] * count
 
 
 def test_a_chain_that_can_be_done_by_hand():
@@ -126,13 +137,17 @@ def test_other_bad_input():
         solve([], 100)
     with pytest.raises(WorkbookError, match="unknown measured policy 'module:mlp'"):
         price(equal_layers(2), layout("module:mlp", 2))
-    for broken in ({"choices": {"none": Choice(1, 1)}}, {"input_bytes": -1}, {"keeps_input": True, "input_bytes": 200}):
+    for broken in (
+        {"choices": {"none": LayerChoice(1, 1)}},
+        {"input_bytes": -1},
+        {"keeps_input": True, "input_bytes": 200},
+    ):
         fields = {
             "input_bytes": 10,
             "saved_bytes": 100,
             "keeps_input": False,
             "forward_flops": 5,
-            "choices": {"none": Choice(1, 1), "full": Choice(1, 1)},
+            "choices": {"none": LayerChoice(1, 1), "full": LayerChoice(1, 1)},
         }
         LayerCost(**fields)
         with pytest.raises(WorkbookError, match="no cost below zero"):

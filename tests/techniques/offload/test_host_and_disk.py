@@ -9,7 +9,7 @@ import torch
 from helpers.catalog.errors import WorkbookError
 from helpers.memory.meter.places import Place, PlacesMeter
 from helpers.techniques.offload.disk import Mapped, read, save
-from helpers.techniques.offload.host import HostBuffers, Layout, host_block, packed
+from helpers.techniques.offload.host import HostBuffers, HostLayout, host_block, packed
 
 TENSORS = {
     "a": torch.arange(5, dtype=torch.float32),
@@ -24,7 +24,7 @@ def test_a_layout_gives_back_what_was_packed():
     assert layout.size_bytes == flat.nbytes == 32 + 32 + 16 + 16
     assert all(torch.equal(view, TENSORS[name]) for name, view in layout.views(flat).items())
     assert all(view.data_ptr() % 16 == flat.data_ptr() % 16 for view in layout.views(flat).values())
-    assert Layout.of({}).size_bytes == 0
+    assert HostLayout.of({}).size_bytes == 0
 
 
 def test_blocks_are_the_host_s():

@@ -8,8 +8,8 @@ from helpers.catalog import WorkbookError
 from helpers.techniques import paging
 from helpers.techniques.paging import (
     POLICIES,
-    EventKind,
     ReplayEvent,
+    ReplayEventKind,
     Request,
     RequestTrace,
     chat,
@@ -83,7 +83,7 @@ def test_a_tight_pool_preempts_and_still_answers_all(policy):
 def test_who_was_preempted_is_first_in_the_queue():
     preempted = 0
     for frame in frames(SMALL, "paged", blocks=17, block_size=4, users=8):
-        if frame.events and frame.events[-1].kind is EventKind.PREEMPTED:
+        if frame.events and frame.events[-1].kind is ReplayEventKind.PREEMPTED:
             assert frame.waiting[0] == frame.events[-1].request
             assert frame.waiting == tuple(sorted(frame.waiting))
             preempted += 1
@@ -108,7 +108,7 @@ def test_frames_add_up(policy):
 
 
 def test_frames_tell_what_happened():
-    admitted, done, waits = EventKind.ADMITTED, EventKind.DONE, EventKind.WAITS
+    admitted, done, waits = ReplayEventKind.ADMITTED, ReplayEventKind.DONE, ReplayEventKind.WAITS
     trace = RequestTrace("two", (Request((1, 2, 3, 4, 5), (6, 7)), Request((1, 2, 3, 4, 8), (9,))), 8)
     first, second, *_ = frames(trace, "prefix", blocks=5, block_size=4)
     assert first.events == (ReplayEvent(admitted, 0), ReplayEvent(admitted, 1, found_tokens=4))

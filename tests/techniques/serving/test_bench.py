@@ -10,7 +10,7 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
 from helpers.catalog import WorkbookError
-from helpers.techniques.serving import Job, Outcome, Report, Spread, run_bench
+from helpers.techniques.serving import BenchJob, BenchReport, RequestOutcome, Spread, run_bench
 from tests.techniques.serving.running import engine_of, prompts, served
 
 # By prompt: a status, or the script of a stream; a number is a pause in seconds, a text a chunk, the rest an event.
@@ -84,7 +84,7 @@ def scripted():
 def report_of(names, **load):
     async def whole():
         with scripted() as (url, kind):
-            return await run_bench(url, [Job(name, 9) for name in names], bar=False, **load), kind
+            return await run_bench(url, [BenchJob(name, 9) for name in names], bar=False, **load), kind
 
     return asyncio.run(whole())
 
@@ -154,9 +154,9 @@ def test_nothing_answered_has_no_times():
 
 def test_quantiles():
     assert Spread.of([0.01 * n for n in range(100, 0, -1)]) == Spread(pytest.approx(0.505), 0.5, 0.9, 0.99)
-    outcome = Outcome(sent_s=1.0, done_s=3.0, chunks_s=(1.5, 2.5), tokens=3)
+    outcome = RequestOutcome(sent_s=1.0, done_s=3.0, chunks_s=(1.5, 2.5), tokens=3)
     assert (outcome.first_token_s, outcome.end_to_end_s, outcome.between_tokens_s) == (0.5, 2.0, (0.5,))
-    assert Report("m", (outcome,), 2.0).tokens_per_s == 1.5
+    assert BenchReport("m", (outcome,), 2.0).tokens_per_s == 1.5
 
 
 @pytest.mark.parametrize("load", [{}, {"rate": 1.0, "concurrency": 1}, {"rate": 0.0}, {"concurrency": 0}])
@@ -168,7 +168,7 @@ def test_a_load_must_be_defined(load):
 def test_our_own_server():
     async def whole():
         async with served(engine_of()) as (server, client):
-            jobs = [Job(tuple(prompt), 7) for prompt in prompts(20)]
+            jobs = [BenchJob(tuple(prompt), 7) for prompt in prompts(20)]
             report = await run_bench(str(client.base_url), jobs, concurrency=20, bar=False)
             assert report.failures == {}
             assert report.tokens == server.worker.counts.tokens

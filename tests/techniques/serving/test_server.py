@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch
 
-from helpers.techniques.serving.protocol import Asked
+from helpers.techniques.serving.protocol import CompletionRequest
 from helpers.techniques.serving.worker import EngineWorker
 from tests.techniques.serving.running import (
     all_given_back,
@@ -208,7 +208,9 @@ def test_a_full_waiting_room_says_try_again():
 def test_a_burst_fills_free_rows_before_anybody_is_refused():
     async def scene():
         worker = EngineWorker(engine_of(), 4, asyncio.get_running_loop())
-        tickets = [worker.submit(Asked(tuple(prompt), 2)) for prompt in prompts(30)]  # before the first step
+        tickets = [
+            worker.submit(CompletionRequest(tuple(prompt), 2)) for prompt in prompts(30)
+        ]  # before the first step
         worker.start()
         problems = [(await asyncio.wait_for(ticket.updates.get(), 60)).problem for ticket in tickets]
         worker.stop(60)

@@ -10,7 +10,7 @@ from torch import nn
 
 from helpers.catalog import WorkbookError
 from helpers.memory.measure import held
-from helpers.techniques.zero import DDP, Bucket, Flat, Unit, Zero1, Zero3, buckets, fake_ranks, units
+from helpers.techniques.zero import DDP, Bucket, FlatBucket, Unit, Zero1, Zero3, buckets, fake_ranks, units
 from helpers.techniques.zero.stage3 import decoder_layers
 from tests.techniques.zero.cases import Mix
 
@@ -23,7 +23,7 @@ def parameters(*sizes):
 
 def test_ten_values_on_four_ranks_are_padded_to_twelve():
     with fake_ranks(4, rank=3):
-        flat = Flat(parameters(7, 3))
+        flat = FlatBucket(parameters(7, 3))
         assert (flat.values, flat.length) == (10, 12)
         assert flat.data.tolist() == [0, 1, 2, 3, 4, 5, 6, 100, 101, 102, 0, 0]
         assert flat.mine(flat.data).tolist() == [102, 0, 0]
@@ -32,7 +32,7 @@ def test_ten_values_on_four_ranks_are_padded_to_twelve():
 def test_the_parameters_live_in_the_buffer():
     with fake_ranks(2):
         one, other = parameters(4, 2)
-        flat = Flat([one, other])
+        flat = FlatBucket([one, other])
         flat.data.zero_()
         assert one.tolist() == [0, 0, 0, 0]
         assert other.untyped_storage().data_ptr() == flat.data.untyped_storage().data_ptr()
@@ -77,7 +77,7 @@ def test_the_shards_of_all_ranks_are_the_buffer(sizes, ranks):
     shards = []
     for rank in range(ranks):
         with fake_ranks(ranks, rank):
-            flat = Flat(parameters(*sizes))
+            flat = FlatBucket(parameters(*sizes))
             shards.append(flat.mine(flat.data).clone())
     assert len({len(shard) for shard in shards}) == 1
     assert torch.equal(torch.cat(shards), flat.data)

@@ -30,7 +30,7 @@ MARGIN_BYTES = 2**30  # that llama.cpp's own --fit leaves free on each card (too
 
 
 @dataclass(frozen=True)
-class Placement:
+class LayerPlacement:
     """`served` with `gpu_layers` of its layers on `cards` equal cards, but for the experts of the first `cpu_moe`.
 
     The output counts as a layer: with all decoder layers and one more nothing but the input's tables is on the host.
@@ -128,7 +128,7 @@ class Placement:
         return self.served.logit_bytes + max(away, default=0)
 
     @cached_property
-    def _sizes(self) -> Sizes:
+    def _sizes(self) -> LayerSizes:
         return sizes_of(self.served)
 
     def _weight_bytes(self, at: int) -> int:
@@ -152,7 +152,7 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class LayerSizes:
     """Bytes by decoder layer: weights and the experts among them, the cache, and the largest matrix of either."""
 
     weights: tuple[int, ...]
@@ -162,7 +162,7 @@ class Sizes:
     largest_expert: tuple[int, ...]
 
 
-def sizes_of(served: LlamaCpp) -> Sizes:
+def sizes_of(served: LlamaCpp) -> LayerSizes:
     """Each tensor in its own type where a GGUF file says it, else each layer in the setup's format."""
     layers = range(len(served.setup.model.layers))
     tensors = _stored(served) if served.setup.model.stored else _by_config(served)
@@ -170,7 +170,7 @@ def sizes_of(served: LlamaCpp) -> Sizes:
     experts = tuple(sum(size for is_expert, size, _ in tensors[at] if is_expert) for at in layers)
     largest = tuple(max((copied for *_, copied in tensors[at]), default=0) for at in layers)
     of_experts = tuple(max((copied for one, _, copied in tensors[at] if one), default=0) for at in layers)
-    return Sizes(weights, experts, tuple(map(served.layer_cache_bytes, layers)), largest, of_experts)
+    return LayerSizes(weights, experts, tuple(map(served.layer_cache_bytes, layers)), largest, of_experts)
 
 
 _Tensors = list[list[tuple[bool, int, int]]]  # by layer: whether an expert's, bytes, and those of a matrix in it
@@ -199,18 +199,18 @@ def _by_config(served: LlamaCpp) -> _Tensors:
     return found
 
 
-def all_layers(served: LlamaCpp, cards: int = 1) -> Placement:
-    return Placement(served, len(served.setup.model.layers) + 1, cards=cards)
+def all_layers(served: LlamaCpp, cards: int = 1) -> LayerPlacement:
+    return LayerPlacement(served, len(served.setup.model.layers) + 1, cards=cards)
 
 
-def most_layers(served: LlamaCpp, room_bytes: int, cards: int = 1) -> Placement | None:
+def most_layers(served: LlamaCpp, room_bytes: int, cards: int = 1) -> LayerPlacement | None:
     """As many layers as fit into `room_bytes` of each card; None where not even the output does."""
     whole = all_layers(served, cards)
     tried = (replace(whole, gpu_layers=count) for count in range(whole.gpu_layers, 0, -1))
     return next((one for one in tried if one.card_bytes <= room_bytes), None)
 
 
-def fewest_cpu_experts(served: LlamaCpp, room_bytes: int, cards: int = 1) -> Placement | None:
+def fewest_cpu_experts(served: LlamaCpp, room_bytes: int, cards: int = 1) -> LayerPlacement | None:
     """All layers on the cards, and the experts of as few as need be on the host; None where there are none or too few.
 
     Attention and cache stay on the card, which every token reads; of the experts each token reads a few.

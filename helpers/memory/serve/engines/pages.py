@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from ....catalog.cache_formats import cache_format
 from ....catalog.errors import WorkbookError
-from ....catalog.layers import VLLM, Attention, Layer, State
+from ....catalog.layers import VLLM, Attention, Layer, RecurrentState
 from ....catalog.shape import ModelShape
 
 NEARLY_EQUAL = 1.5  # kinds whose numbers of layers differ by less are padded to the larger
@@ -31,7 +31,7 @@ WHOLE_PIECES = "llama4_text"  # its pieces of 8,192 tokens are cached as if ever
 
 
 @dataclass(frozen=True)
-class Group:
+class LayerGroup:
     """Layers that share a table of blocks: `layers` with padding, `window` None where they look back on everything.
 
     `is_state` are layers with a recurrent state, which has one block for each sequence, or as many as `states`.
@@ -56,7 +56,7 @@ class Pages:
 
     page_bytes: int
     block_tokens: int
-    groups: tuple[Group, ...]
+    groups: tuple[LayerGroup, ...]
 
     @property
     def block_bytes(self) -> int:
@@ -105,11 +105,11 @@ def pages_of(
     size = _group_size(counts.values())
     here = len(model.layers) if layers is None else len(tuple(layers))
     share = -(-size * here // len(model.layers))
-    groups = (Group(share, *kind) for kind, count in counts.items() for _ in range(-(-count // size)))
+    groups = (LayerGroup(share, *kind) for kind, count in counts.items() for _ in range(-(-count // size)))
     return Pages(token_bytes * block, block, tuple(groups))
 
 
-def _state_bytes(model: ModelShape, state: State, tensor: int) -> int:
+def _state_bytes(model: ModelShape, state: RecurrentState, tensor: int) -> int:
     """A layer's state on a rank, and what its convolution remembers, in 16 bits; the state of Qwen3.5 in FP32.
 
     Qwen3-Next: 32 x 128 x 128 values and 3 x 8,192, 1,097,728 bytes.

@@ -18,7 +18,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from ....catalog.devices import Device
-from ....catalog.engines import Engine
+from ....catalog.engines import EngineVersion
 from ....catalog.formats import number_format
 from ....catalog.hardware import cuda_of
 from ....catalog.layers import Layer
@@ -34,7 +34,7 @@ class ProfileRun:
     """One forward over `tokens`, and logits of the last token of each of `sequences`, on one of `tensor` ranks."""
 
     setup: ServeSetup
-    engine: Engine
+    engine: EngineVersion
     card: Device
     tensor: int
     tokens: int

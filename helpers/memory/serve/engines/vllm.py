@@ -18,7 +18,7 @@ from functools import cached_property, partial
 
 from ....catalog.devices import Device
 from ....catalog.devices import device as resolve_device
-from ....catalog.engines import Engine, require_card, require_served
+from ....catalog.engines import EngineVersion, require_card, require_served
 from ....catalog.errors import WorkbookError, require_number, require_whole
 from ....catalog.hardware import cuda_of
 from ....catalog.serve_setup import ServeSetup
@@ -46,7 +46,7 @@ class Launch:
     """
 
     setup: ServeSetup
-    engine: Engine
+    engine: EngineVersion
     card: Device
     tensor: int = 1
     pipeline: int = 1
@@ -215,14 +215,14 @@ def _outside_bytes(tensor: int, pipeline: int) -> int:
     return OUTSIDE_BYTES["tensor" if tensor > 1 else "pipeline" if pipeline > 1 else "alone"]
 
 
-def logged_tokens(engine: Engine, pages: Pages, blocks: int, context: int, in_flight_tokens: int) -> int:
+def logged_tokens(engine: EngineVersion, pages: Pages, blocks: int, context: int, in_flight_tokens: int) -> int:
     """What `engine` logs of so many blocks: from vLLM 0.21 on users times their context, before an endless sequence."""
     if engine.logs_users:
         return blocks * context // pages.user_blocks(context, in_flight_tokens, engine.states)
     return pages.tokens(blocks)
 
 
-def pool_tokens(setup: ServeSetup, engine: Engine, pool_bytes: int, card: str | Device) -> tuple[int, int]:
+def pool_tokens(setup: ServeSetup, engine: EngineVersion, pool_bytes: int, card: str | Device) -> tuple[int, int]:
     """Of a pool of a size that a log tells: the tokens that it logs, and the longest sequence that the pool holds.
 
     WorkbookError for a model whose pages are not known.
@@ -252,7 +252,7 @@ def starting_share(card: Device, ranks: int) -> float:
 
 def launch(
     setup: ServeSetup,
-    engine: Engine,
+    engine: EngineVersion,
     card: str | Device,
     tensor: int = 1,
     pipeline: int = 1,

@@ -19,7 +19,7 @@ from math import prod
 from ....catalog.devices import Device
 from ....catalog.errors import WorkbookError, require_name, require_whole
 from ....catalog.layers import TensorShape
-from ....catalog.policies import Segment
+from ....catalog.policies import PolicySegment
 from ....catalog.split import REDUCED
 from ....catalog.train_setup import TrainSetup
 from ...breakdown import Moment, Point, rounded, tensors_bytes
@@ -105,7 +105,7 @@ class FullyShardedStep(TapedStep):
         self.gathered = Live(max(self.sizes))  # where layers are run again they are whole already
         super()._tail()
 
-    def _comes_to(self, segment: Segment) -> None:
+    def _comes_to(self, segment: PolicySegment) -> None:
         """A segment that is run again leaves none of its layers divided: each is whole until its backward is over."""
         self._become_whole(range(max(0, min(segment.start, segment.stop - 2)), segment.stop))
 

@@ -13,7 +13,7 @@ from itertools import accumulate
 from math import prod
 
 from ....catalog.layers import TensorShape
-from ....catalog.policies import Segment
+from ....catalog.policies import PolicySegment
 from ....catalog.train_setup import TrainSetup
 from ...breakdown import PARTS, Breakdown, Moment, Part, Point, rounded
 from ..layer_run import LayerRun
@@ -76,7 +76,7 @@ class ShardedStep(TapedStep):
             self.spots_of_head += [self.now + spot for spot in sending]
             self.now += change
 
-    def _comes_to(self, segment: Segment) -> None:
+    def _comes_to(self, segment: PolicySegment) -> None:
         """The layers that are run again are whole together; else one is, and the one before it."""
         layers = max(segment.stop - segment.start, 2 if segment.start else 1)
         self.now += Live((layers - self.whole) * self.layer)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from ....catalog.lazy import lazy
 from .schedules import Action, Kind, Schedule, gpipe, in_flight, interleaved, one_f_one_b, zero_bubble
-from .timeline import Span, Timeline, Times, bubble, checked, lay_out
+from .timeline import ActionSpan, PipelineTimeline, Times, bubble, checked, lay_out
 
 if TYPE_CHECKING:
     from .deferred import defer_weights
     from .engines import TorchPipeline, stages_of
     from .messages import Messages, traffic
     from .peaks import StageBytes, measure_stage, predicted_bytes, predicted_peak
-    from .runner import Pipeline, Stage
+    from .runner import Pipeline, RankStage
 
 __getattr__ = lazy(__name__)

@@ -12,7 +12,7 @@ from ....catalog.errors import WorkbookError
 from ....memory.breakdown import rounded
 from ....memory.meter import FreshMeter
 from .messages import Unread
-from .runner import Head, Stage
+from .runner import Head, RankStage
 from .schedules import Kind, Schedule
 
 
@@ -41,7 +41,7 @@ class StageBytes:
 
 
 def measure_stage(
-    stage: Stage, x: Tensor, boundary: Tensor, received: bool = True, head: Head | None = None
+    stage: RankStage, x: Tensor, boundary: Tensor, received: bool = True, head: Head | None = None
 ) -> StageBytes:
     """Run one micro-batch through one stage, and count; gradients of the parameters must be there, as after a step.
 
@@ -67,7 +67,7 @@ def measure_stage(
     return StageBytes(lives[1], lives[2] - (0 if sent is None else message), message, *peaks)
 
 
-def _backward(stage: Stage, boundary: Tensor | None) -> Tensor | None:
+def _backward(stage: RankStage, boundary: Tensor | None) -> Tensor | None:
     """With a gradient as if it had been received, unless the stage ends in a loss."""
     return stage.backward(0, None if boundary is None else torch.empty(boundary.shape, dtype=boundary.dtype))
 

@@ -20,7 +20,7 @@ Head = Callable[[Tensor], Tensor]
 After = Callable[[Action], object]
 
 
-class Stage:
+class RankStage:
     """What one rank computes for one stage. Between forward and backward it keeps a micro-batch's input and output.
 
     Everything else that backward needs hangs on the output, in autograd's graph.
@@ -80,7 +80,7 @@ class Pipeline:
         self.schedule, self.loss, self.boundary, self.tied = checked(schedule), loss, boundary, tied
         self.rank = _require_alike(schedule, stages, boundary, tied)
         self.timeout_s = require_number("timeout_s", timeout_s, expected="seconds, above 0", do="timeout_s=30")
-        self.stages = {at: Stage(module, schedule.splits_backward) for at, module in stages.items()}
+        self.stages = {at: RankStage(module, schedule.splits_backward) for at, module in stages.items()}
 
     def step(self, inputs: Sequence[Tensor], targets: Sequence[Tensor], after: After | None = None) -> Tensor | None:
         """Forward and backward of all micro-batches, in the schedule's order; `after` is called after each action.
@@ -119,7 +119,7 @@ class Pipeline:
         target, count = targets[action.micro_batch], self.schedule.micro_batches
         return lambda output: self.loss(output, target) / count
 
-    def _backward(self, stage: Stage, action: Action, received: Tensor | None) -> Tensor | None:
+    def _backward(self, stage: RankStage, action: Action, received: Tensor | None) -> Tensor | None:
         """What goes to the stage before, if there is one."""
         gradient = None
         if action.kind != Kind.WEIGHT:
@@ -151,7 +151,7 @@ class Pipeline:
         self.tied.grad = gradient if before is None else before.add_(gradient)
 
 
-class Plan(NamedTuple):
+class RankPlan(NamedTuple):
     """What a rank was told; `common` must be the same on all."""
 
     common: tuple
@@ -166,7 +166,7 @@ def _require_alike(
     """This rank, if it has its stages and all ranks have one plan; all of them raise WorkbookError otherwise."""
     common = schedule.name, schedule.ranks, schedule.stages, schedule.micro_batches, tuple(boundary.shape)
     on_cpu = all(parameter.device.type == "cpu" for module in stages.values() for parameter in module.parameters())
-    mine = Plan((*common, str(boundary.dtype)), sorted(stages), tied is not None, on_cpu)
+    mine = RankPlan((*common, str(boundary.dtype)), sorted(stages), tied is not None, on_cpu)
     plans: list = [None] * dist.get_world_size()
     dist.all_gather_object(plans, mine)
     for rank, plan in enumerate(plans):
@@ -178,7 +178,7 @@ def _require_alike(
     return dist.get_rank()
 
 
-def _require_fitting(schedule: Schedule, rank: int, plan: Plan, first: Plan) -> None:
+def _require_fitting(schedule: Schedule, rank: int, plan: RankPlan, first: RankPlan) -> None:
     if plan.common != first.common:
         what = f"rank {rank} has the plan {plan.common}, rank 0 {first.common}"
         raise WorkbookError(what, "one schedule and one boundary on all ranks", "build both from the same numbers")

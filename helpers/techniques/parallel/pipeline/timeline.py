@@ -40,7 +40,7 @@ class Times:
         return {Kind.FORWARD: self.forward, Kind.INPUT: self.input, Kind.WEIGHT: self.weight}.get(kind, backward)
 
 
-class Span(NamedTuple):
+class ActionSpan(NamedTuple):
     """One action of one rank, from `start` to `end`."""
 
     rank: int
@@ -50,10 +50,10 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Timeline:
+class PipelineTimeline:
     """Every action with its time, in the order in which they end up on each rank: what a figure draws."""
 
-    spans: tuple[Span, ...]
+    spans: tuple[ActionSpan, ...]
     ranks: int
 
     @property
@@ -67,11 +67,11 @@ class Timeline:
         busy = sum((Fraction(span.end) - Fraction(span.start) for span in self.spans), Fraction(0))
         return 1 - busy / (self.ranks * Fraction(self.length))
 
-    def of(self, rank: int) -> tuple[Span, ...]:
+    def of(self, rank: int) -> tuple[ActionSpan, ...]:
         return tuple(span for span in self.spans if span.rank == rank)
 
 
-def lay_out(schedule: Schedule, times: Times | None = None) -> Timeline:
+def lay_out(schedule: Schedule, times: Times | None = None) -> PipelineTimeline:
     """When each action of a schedule runs; WorkbookError where it cannot be run to its end.
 
     >>> from .schedules import one_f_one_b
@@ -84,7 +84,7 @@ def lay_out(schedule: Schedule, times: Times | None = None) -> Timeline:
     ends: dict[Action, Number] = {}
     free: list[Number] = [0] * schedule.ranks
     at = [0] * schedule.ranks
-    spans: list[list[Span]] = [[] for _ in range(schedule.ranks)]
+    spans: list[list[ActionSpan]] = [[] for _ in range(schedule.ranks)]
     progress = True
     while progress:
         progress = False
@@ -94,12 +94,12 @@ def lay_out(schedule: Schedule, times: Times | None = None) -> Timeline:
                 arrivals = [_arrival(schedule, rank, need, ends, times) for need in schedule.needs(action)]
                 start = max([free[rank], *arrivals])
                 ends[action] = free[rank] = start + times.of(action.kind)
-                spans[rank].append(Span(rank, action, start, free[rank]))
+                spans[rank].append(ActionSpan(rank, action, start, free[rank]))
                 at[rank] += 1
                 progress = True
     if stuck := [(rank, at[rank]) for rank in range(schedule.ranks) if at[rank] < len(schedule.by_rank[rank])]:
         raise _deadlock(schedule, stuck, ends)
-    return Timeline(tuple(span for row in spans for span in row), schedule.ranks)
+    return PipelineTimeline(tuple(span for row in spans for span in row), schedule.ranks)
 
 
 def checked(schedule: Schedule) -> Schedule:
