@@ -13,8 +13,8 @@ from helpers.cli.flags import Parser, add_question
 from helpers.course.commands_page import BEGINS, PAGE, flags_of, page
 from helpers.course.site.calculators import controls
 from helpers.lesson.calculators import Calculator
-from helpers.lesson.calculators.addressed import OFFERED
 from helpers.lesson.calculators.attention import ATTENTION, AttentionAnswer, attention_answer
+from helpers.lesson.calculators.from_address import OFFERED
 from helpers.questions.parameter import Parameter, whole
 from helpers.questions.question import Question
 from tests.house.tree import ROOT

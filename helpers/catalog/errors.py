@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import logging
 from collections.abc import Collection, Iterable, Mapping
 from types import ModuleType
 from typing import Protocol, TypeVar
 
-# Transformers imports torchao, where it is installed, with its first model: in many places here, and in a reader's own
-# cells. Torchao then logs which of its kernels this machine cannot load, and what PyTorch will refuse one day. These
-# sentences are kept back, and no others.
-_OF_TORCHAO = ("Failed to load ", "Skipping import of cpp extensions", "%s is an Enum subclass")
-for _talker in ("torchao", "torch.utils._pytree"):
-    logging.getLogger(_talker).addFilter(lambda record: not str(record.msg).startswith(_OF_TORCHAO))
+from .logs import quiet
 
 
 class WorkbookError(ValueError):
@@ -111,12 +105,10 @@ def require_entry(kind: str, name: object, entries: Mapping[str, Entry]) -> Entr
 
 def require_package(name: str, user: str, do: str = "") -> ModuleType:
     """The module `name`, imported without its warnings; WorkbookError says that `user` needs it where that fails."""
-    package, disabled = name.partition(".")[0], logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    package = name.partition(".")[0]
     try:
-        return importlib.import_module(name)
+        with quiet():
+            return importlib.import_module(name)
     except ImportError as error:
         what, expected = f"{package} cannot be imported: {error}", f"the package {package}, which {user} needs"
         raise WorkbookError(what, expected, do or f"pip install --no-deps {package}, then restart the kernel") from None
-    finally:
-        logging.disable(disabled)

@@ -106,7 +106,9 @@ def _stopped() -> None:
 
 def _run(argv: Sequence[str]) -> int:
     from ..catalog.errors import WorkbookError
+    from ..catalog.logs import hold_back_torchao
 
+    hold_back_torchao()
     try:
         arguments = _parser(argv[0] if argv and argv[0] in ALONE else None).parse_args(argv)
         done = arguments.run(arguments)

@@ -11,7 +11,7 @@ from ..catalog.errors import WorkbookError
 from ..catalog.serve_setup import ServeSetup
 from ..catalog.train_setup import TrainSetup
 from ..lesson import calculators
-from ..lesson.calculators.addressed import OFFERED
+from ..lesson.calculators.from_address import OFFERED
 from ..lesson.calculators.preference import DPO, GRPO
 from ..lesson.calculators.serving_memory import SERVE
 from ..lesson.traced import fit_figures

@@ -24,13 +24,13 @@ from ..memory.plan import (
     TrainGoal,
     plan_serving,
     plan_training,
-    serving_told,
-    training_told,
+    serving_report,
+    training_report,
 )
-from ..memory.plan.figures import serving_figures, training_figures
+from ..memory.plan.as_json import serving_figures, training_figures
+from ..memory.plan.export import write
 from ..memory.plan.goal import FINE_TUNING_BATCH, METHODS, PRETRAINING_BATCH
 from ..memory.plan.machine import MOST_CARDS
-from ..memory.plan.written import write
 from ..questions.parameter import decimal
 from ..questions.planned import PLANNED_RUN, PLANNED_SERVICE
 from . import flags
@@ -63,7 +63,7 @@ def _plan_training(arguments: argparse.Namespace) -> int:
         optimizers=arguments.optimizers,
     )
     found = plan_training(goal, fleet_of(arguments), _rates(arguments, "training_flops"))
-    told = "" if arguments.json else training_told(found)
+    told = "" if arguments.json else training_report(found)
     return _answered(found, arguments, told, training_figures(found) if arguments.json else {})
 
 
@@ -82,7 +82,7 @@ def _plan_serving(arguments: argparse.Namespace) -> int:
         engine=arguments.engine,
     )
     found = plan_serving(goal, fleet_of(arguments), _rates(arguments, "serving_flops"))
-    told = "" if arguments.json else serving_told(found)
+    told = "" if arguments.json else serving_report(found)
     return _answered(found, arguments, told, serving_figures(found) if arguments.json else {})
 
 

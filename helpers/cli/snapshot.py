@@ -27,11 +27,11 @@ def add(commands: Commands) -> None:
 
 
 def _snapshot(arguments: argparse.Namespace) -> int:
-    from ..memory.allocator.story import devices_of, story
+    from ..memory.allocator.snapshot_summary import devices_of, summarize
 
     found = _read(Path(arguments.file))
     devices = devices_of(found) if arguments.device is None else [arguments.device]
-    stories = [story(found, device, arguments.settings) for device in devices]
+    stories = [summarize(found, device, arguments.settings) for device in devices]
     print(json.dumps([one.figures for one in stories]) if arguments.json else "\n\n".join(map(str, stories)))
     return 0
 

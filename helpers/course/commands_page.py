@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ..lesson.calculators.addressed import OFFERED
+from ..lesson.calculators.from_address import OFFERED
 from ..lesson.calculators.offload_serving import OFFLOAD_SERVE
 from ..lesson.calculators.offload_training import OFFLOAD_TRAIN
 from ..lesson.calculators.preference import DPO, GRPO

@@ -21,7 +21,7 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from ..catalog.errors import WorkbookError, unknown_name
-from ..lesson.draw import PUBLIC_SEED
+from ..lesson.drawn_inputs import PUBLIC_SEED
 from . import lab_cells
 from . import notebook as nb
 from .forked_cells import CellRun, Trial, run_in_forks

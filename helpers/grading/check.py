@@ -25,12 +25,12 @@ from ..course.notebook import LABS
 from ..course.start_page import renew_start_page
 from ..course.workspace import own_lab
 from ..lesson import notes
-from ..lesson.draw import PUBLIC_SEED
+from ..lesson.drawn_inputs import PUBLIC_SEED
 from .intake.assemble import assemble
 from .intake.reading import Unreadable, read
-from .judging.court import weigh
+from .judging.answer_kernel import Run, run_answers
+from .judging.check_kernel import weigh
 from .judging.results import NOT_WRITTEN, TRIED, GradedQuestion, cells_that_ended_the_kernel, questions_of
-from .judging.trial import Run, trial
 from .sandbox.nbval_run import CellResults, run
 from .worked_answers import worked_answer
 
@@ -77,7 +77,7 @@ def results_of(
     print("Your answers are asked, then weighed, as in grading. It takes half a minute or more …", file=sys.stderr)
     exercises = lab_cells.exercises(reference)
     asking = _counted("asked", {one.title: one.asks for one in exercises})
-    cells = trial(asking, reference, assembly.notebook, seed=seed, wall_s=WALL_S)
+    cells = run_answers(asking, reference, assembly.notebook, seed=seed, wall_s=WALL_S)
     weighing = _counted("weighed", {one.title: one.checks for one in exercises})
     cells = weigh(weighing, reference, cells, seed=seed, wall_s=WALL_S)
     _say("")

@@ -10,8 +10,8 @@ matplotlib and ipywidgets are imported when something is drawn, not before.
 from . import claims, job, tracebacks
 from .asking import asked, reference
 from .choosing import choose, settle
-from .draw import draw
 from .drawing import pareto, plots, rooflines, speeds
+from .drawn_inputs import draw
 from .fill_in import fill_in
 from .machine import machine
 from .predict import Prediction, check, check_speed, compare, predict

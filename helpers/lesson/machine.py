@@ -17,8 +17,10 @@ def machine() -> str:
     import torch
 
     from ..catalog import detect
+    from ..catalog.logs import hold_back_torchao
     from ..memory.breakdown import format_bytes
 
+    hold_back_torchao()
     gpu = detect()
     if gpu:
         found = f"{gpu.title}, {format_bytes(torch.cuda.mem_get_info()[0])} of memory free"

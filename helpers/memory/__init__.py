@@ -24,6 +24,6 @@ Each imports only what stands above it. All answer in the types of `breakdown`.
 
 from . import budget, work
 from .breakdown import Breakdown, Moment, Part, Phase, Point, format_bytes, rounded
-from .serve import tensor_parallel, weights
+from .serve import rank_weights, weights
 from .step import activations
 from .step.ranks import zero

@@ -1,9 +1,11 @@
-"""Choices made one after the other; of the paths so far, those that no other beats in bytes and price. No torch."""
+"""Choices made one after the other, and the bytes and price of each path so far. No torch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Generic, NamedTuple, TypeVar
+
+from ..catalog.pareto import unbeaten
 
 T = TypeVar("T")
 
@@ -28,13 +30,9 @@ class Path(NamedTuple, Generic[T]):
         return found[::-1]
 
 
-def unbeaten(paths: Iterable[Path[T]]) -> list[Path[T]]:
-    """The paths that no other beats in both, those of fewest bytes first: the price falls from each to the next.
+def unbeaten_paths(paths: Iterable[Path[T]]) -> list[Path[T]]:
+    """The paths that no other beats in bytes and price, those of fewest bytes first.
 
     Whatever is chosen after a beaten path can be chosen after its better, so nothing is lost without it.
     """
-    front: list[Path[T]] = []
-    for path in sorted(paths, key=lambda path: (path.nbytes, path.price)):
-        if not front or path.price < front[-1].price:
-            front.append(path)
-    return front
+    return unbeaten(paths, lambda path: (path.nbytes, path.price))

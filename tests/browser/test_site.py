@@ -23,7 +23,7 @@ from helpers.catalog.errors import WorkbookError
 from helpers.cli import main
 from helpers.course.site import compressed_bytes, packages, site_files
 from helpers.course.site.tools import examples
-from helpers.lesson.calculators.addressed import OFFERED, calculator, drawn, drawn_as_json
+from helpers.lesson.calculators.from_address import OFFERED, calculator, drawn, drawn_as_json
 from helpers.memory.oom import explain
 from helpers.questions.parameter import CONFIG
 from tests.house.tree import ROOT

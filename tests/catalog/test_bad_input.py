@@ -9,6 +9,7 @@ import pytest
 
 from helpers.catalog import ServeSetup, TrainSetup, WorkbookError, device, model, number_format
 from helpers.catalog.errors import require_name, require_package
+from helpers.catalog.logs import hold_back_torchao
 from helpers.catalog.split import Split
 
 LLAMA = dict(model("llama-2-7b").config)
@@ -228,6 +229,8 @@ def test_a_package_that_cannot_be_imported_is_named_with_who_needs_it(monkeypatc
 
 
 def test_of_what_torchao_logs_only_its_own_import_is_kept_back(caplog):
+    hold_back_torchao()
+    hold_back_torchao()
     for name in ("torchao", "torch.utils._pytree"):
         logger = logging.getLogger(name)
         for words in ("Failed to load %s", "%s is an Enum subclass and is now", "%s is deprecated"):

@@ -9,7 +9,7 @@ from helpers.catalog.errors import WorkbookError
 from helpers.catalog.layers import LLAMA_CPP, VLLM
 from helpers.memory import budget
 from helpers.memory.serve.engines.llamacpp import LlamaCpp
-from helpers.memory.serve.tensor_parallel import rank_shape
+from helpers.memory.serve.rank_weights import rank_shape
 
 MIB = 2**20
 # llama.cpp's lines "llama_memory_recurrent: size" and "llama_kv_cache: size" (F16), in MiB as printed:

@@ -97,7 +97,7 @@ def test_without_a_workspace_it_says_how_to_get_one(course, capsys):
 
 
 def test_with_nothing_answered_no_kernel_is_started(clone, capsys, monkeypatch):
-    monkeypatch.setattr("helpers.grading.check.trial", lambda *_, **__: pytest.fail("a kernel was started"))
+    monkeypatch.setattr("helpers.grading.check.run_answers", lambda *_, **__: pytest.fail("a kernel was started"))
     assert check("05", clone) == 1
     assert capsys.readouterr().out.endswith("0 of 5 points\n")
     write(clone, twice=WRONG)

@@ -27,7 +27,7 @@ from helpers.course import lab_cells
 from helpers.course import notebook as nb
 from helpers.course.forked_cells import Trial, run_in_forks
 from helpers.course.mutants import find_mutants, load_mutants
-from helpers.grading.judging.trial import secrets_of
+from helpers.grading.judging.answer_kernel import secrets_of
 
 CONSTANTS = ("None", "0", "1", "True", "[]", "{}", "()", "''", "float('nan')", "float('inf')", "10**9", "(0, 0)")
 ARGUMENTS = ("arguments[0]", "arguments[-1]", "list(arguments)", "arguments", "len(arguments)")

@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 from nbformat import NotebookNode
 
 from ...catalog.errors import WorkbookError
-from ...lesson.calculators.addressed import OFFERED
+from ...lesson.calculators.from_address import OFFERED
 from ..address import with_badge
 from ..notebook import APPENDIX, CHAPTERS, COMPANIONS, LABS, find_all, read
 from .code import highlighted

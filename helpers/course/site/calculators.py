@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ...lesson.calculators.addressed import MOST_BYTES, OFFERED, calculator, drawn
 from ...lesson.calculators.calculator import VALUE, Calculator
+from ...lesson.calculators.from_address import MOST_BYTES, OFFERED, calculator, drawn
 from ...questions.parameter import CONFIG
 from .pages import Page
 

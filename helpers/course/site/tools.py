@@ -10,7 +10,7 @@ from typing import Any
 from ... import __version__
 from ...catalog.train_setup import TrainSetup
 from ...lesson.calculators import training_answer
-from ...lesson.calculators.addressed import OFFERED
+from ...lesson.calculators.from_address import OFFERED
 from ...lesson.explained import explained_as_json
 from .book import png_size
 from .packages import pins

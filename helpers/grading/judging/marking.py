@@ -15,7 +15,7 @@ from ..intake.reading import Unreadable
 from ..intake.submissions import LearnerNotebook
 from ..sandbox.nbval_run import CellResults
 from ..sandbox.worker import Worker
-from .court import reached_in, replaced_in, spoken_for
+from .check_kernel import reached_in, replaced_in, spoken_for
 from .reference import Reference, cells_of, private_questions
 from .results import (
     ATTENTION,

@@ -31,9 +31,9 @@ from ...course.stubs import without_hidden
 from ..intake.assemble import Assembly
 from ..sandbox.nbval_run import UNFINISHED, CellResults
 from ..sandbox.worker import Worker
-from .court import References, notebook_of, rows_of, weigh
+from .answer_kernel import answering, run_answers, set_limits, untouched
+from .check_kernel import References, notebook_of, rows_of, weigh
 from .results import GradedQuestion, questions_of
-from .trial import answering, set_limits, trial, untouched
 
 SPARE_S, WALL_S = 10.0, 120.0
 MOST_IMPORTS = 2000  # they travel on a command line
@@ -130,7 +130,7 @@ def cells_of(worker: Worker, reference: Reference, notebook: NotebookNode, priva
     for cell in timed.cells:
         cell.metadata.setdefault("workbook", {}).setdefault("limit_s", reference.spare_s)  # the learner's own cells
     seed, wall_s = reference.seed, reference.wall_s
-    found = trial(worker.run, lab, timed, seed=seed, wall_s=wall_s)
+    found = run_answers(worker.run, lab, timed, seed=seed, wall_s=wall_s)
     return weigh(worker.run, lab, found, seed=seed, wall_s=wall_s, references=reference.references)
 
 
@@ -155,10 +155,10 @@ def _run_through(worker: Worker, notebook: NotebookNode, seed: str, spare_s: flo
     imported = cells.pop("imported", UNFINISHED).stdout.split()[:MOST_IMPORTS]
     _require_passed(asked, cells)
     asks = [ask for exercise in lab_cells.exercises(fresh) for ask in exercise.asks]
-    court = notebook_of(fresh, {ask.id: rows_of(cells[ask.id]) for ask in asks}, {}, seed, publish=True)
-    set_limits(court, {}, 300.0)
-    weighed = worker.run(court, wall_s=1800)
-    _require_passed(court, weighed)
+    weighing = notebook_of(fresh, {ask.id: rows_of(cells[ask.id]) for ask in asks}, {}, seed, publish=True)
+    set_limits(weighing, {}, 300.0)
+    weighed = worker.run(weighing, wall_s=1800)
+    _require_passed(weighing, weighed)
     for number, cell in nb.code_cells(fresh):
         if lab_cells.is_check(cell):
             printed = weighed[cell.id].stdout

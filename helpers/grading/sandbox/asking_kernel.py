@@ -32,12 +32,12 @@ from ipykernel.kernelapp import IPKernelApp
 
 from ...catalog.sealed import sealed
 from ...lesson import asking
-from ...lesson.draw import given
+from ...lesson.drawn_inputs import given
 from ...lesson.genuine import OF_THE_LAB
 from ...lesson.guard import Guard
 from .apart import Apart
+from .message_guard import MessageGuard
 from .pristine import Pristine, copies
-from .voice import Voice
 
 APPARATUS, BEGIN, PUT_BACK, ASK = "#: apparatus", "#: answers begin", "#: put back", "#: ask"
 
@@ -97,17 +97,17 @@ class AskingKernel(IPythonKernel):
             apart.guard.ours(code, shared)
         pristine = Pristine(shared)
         now, was = self._names, dict(self._names)  # where given functions look their names up
-        voices: list[Voice] = []
+        messages: list[MessageGuard] = []
 
         def put_all_back() -> list[str]:
             replaced = [name for name, value in was.items() if now.get(name) is not value]
             now.update({name: was[name] for name in replaced})
-            return [*replaced, *apart.put_back(), *pristine.restore(), *voices[0].restore()]
+            return [*replaced, *apart.put_back(), *pristine.restore(), *messages[0].restore()]
 
         hidden = [sealed(one) for one in (apart.run, pristine.restore, pristine.put_back, put_all_back)]
         parts = _Parts(apart.guard, *hidden)
         type(self)._parts = property(lambda kernel: parts)  # type: ignore[assignment]
-        voices.append(Voice(self))
+        messages.append(MessageGuard(self))
         answers = ModuleType("__main__")
         vars(answers).update(copies(self._names))
         self.shell.user_module, self.shell.user_ns = answers, vars(answers)  # type: ignore[union-attr]

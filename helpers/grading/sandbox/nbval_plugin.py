@@ -63,7 +63,7 @@ class Fatal(Exception):  # noqa: N818 (the outcome of a cell, not an error of ou
         self.kind = kind
 
 
-class MessageGuard:
+class MessageFilter:
     """In the place of `kernel.get_message`, for nbval's kernel `kernel`; `begin` before every cell."""
 
     def __init__(self, kernel) -> None:
@@ -180,8 +180,8 @@ def pytest_runtest_setup(item: IPyNbCell) -> None:
     """After nbval started the kernel: put the guard before it."""
     kernel = getattr(item.parent, "kernel", None)
     if kernel is not None:
-        if not isinstance(kernel.get_message, MessageGuard):
-            kernel.get_message = MessageGuard(kernel)
+        if not isinstance(kernel.get_message, MessageFilter):
+            kernel.get_message = MessageFilter(kernel)
         kernel.get_message.begin(item.cell.metadata.get("workbook", {}).get("limit_s", CELL_LIMIT_S))
 
 
@@ -252,7 +252,7 @@ def _difference(stored: list, fresh: list) -> str:
 def _outputs(item: IPyNbCell) -> list[dict]:
     """What the cell showed, text and pictures, no more than a person can look at; and all that was answered."""
     guard = getattr(getattr(item.parent, "kernel", None), "get_message", None)
-    apart = guard.apart if isinstance(guard, MessageGuard) else []
+    apart = guard.apart if isinstance(guard, MessageFilter) else []
     shown, left = [], OUTPUT_CHARS
     for output in [*(item.test_outputs or []), *apart]:
         plain = _plain(output)

@@ -32,7 +32,7 @@ from .run_folder import FREE_SOME, lacks_room, run_folder
 
 READ_S = 30
 _NO_TRICKS = os.O_NOFOLLOW | os.O_NONBLOCK  # a FIFO is empty rather than waited for
-SHIM = str(Path(__file__).with_name("shim.py"))
+PROXY = str(Path(__file__).with_name("kernel_proxy.py"))
 FORK_SERVER, TASK_SERVER = "helpers.grading.sandbox.fork_server", "helpers.grading.sandbox.task_server"
 SOCKET = "server.sock"  # the fork server's, in the control folder
 
@@ -135,7 +135,7 @@ class Worker:
     def _nbval(self, folder: Path, sockets: Path, wall_s: float) -> dict:
         """The request that runs lab.ipynb in `folder` with a kernel from the fork server."""
         limits = replace(self.limits, cpu_s=min(self.limits.cpu_s, ceil(wall_s)))
-        words = [sys.executable, "-I", "-S", SHIM, "{connection_file}", str(self.control / SOCKET)]
+        words = [sys.executable, "-I", "-S", PROXY, "{connection_file}", str(self.control / SOCKET)]
         words += [sockets.name, json.dumps(asdict(limits))]
         write_kernelspec(folder, words)
         return {

@@ -14,7 +14,7 @@ from ...catalog.formats import number_format
 from ...catalog.serve_setup import ServeSetup
 from ...catalog.shipped import SHIPPED
 from ...memory.breakdown import Breakdown, format_bytes
-from ...memory.serve.tensor_parallel import rank_read_bytes, rank_weight_bytes
+from ...memory.serve.rank_weights import rank_read_bytes, rank_weight_bytes
 from ...questions.parameter import Parameter
 from ...questions.parameters import ANY_CONFIG, GPU, MODEL, RESERVE, SERVED, TENSOR_PARALLEL, changed
 from ...questions.question import Question

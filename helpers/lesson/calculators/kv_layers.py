@@ -13,7 +13,7 @@ from ...catalog.serve_setup import ServeSetup
 from ...catalog.setup_fields import MAX_TOKENS
 from ...catalog.shape import ModelShape
 from ...memory.breakdown import format_bytes
-from ...memory.serve.tensor_parallel import rank_shape
+from ...memory.serve.rank_weights import rank_shape
 from ...techniques.kv_cache.plans import QUANTIZED, CachePlan, plan_of
 from ...techniques.kv_cache.sizes import KVWidths, cache_bytes, widths_of
 

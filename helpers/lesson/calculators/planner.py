@@ -15,7 +15,7 @@ from ...catalog.prices import Price
 from ...catalog.prices import price as listed_price
 from ...memory.breakdown import format_bytes
 from ...memory.plan import Cards, TrainGoal, TrainPlan, cheapest_within, frontier
-from ...memory.plan.told import dollars, duration, interval
+from ...memory.plan.report import dollars, duration, interval
 from ...questions.parameter import Parameter
 from ...questions.parameters import GPU, MODEL
 from ...questions.planned import PLANNED_RUN

@@ -16,9 +16,9 @@ from ...catalog.errors import require_name
 from ...memory.breakdown import format_bytes
 from ...memory.plan import Cards, Seconds, ServeGoal
 from ...memory.plan.goal import SERVED_KV, SERVED_WEIGHTS
+from ...memory.plan.report import dollars, duration
 from ...memory.plan.serve_frontier import ServeFrontier, serve_frontier
 from ...memory.plan.serve_search import ServePlan
-from ...memory.plan.told import dollars, duration
 from ...questions.parameter import Parameter
 from ...questions.parameters import GPU, MODEL
 from ...questions.planned import PLANNED_SERVICE

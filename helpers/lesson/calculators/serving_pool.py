@@ -9,7 +9,7 @@ from ...catalog.errors import WorkbookError, require_number, require_whole
 from ...catalog.serve_setup import ServeSetup
 from ...catalog.shape import ModelShape
 from ...memory.breakdown import format_bytes
-from ...memory.serve.tensor_parallel import rank_weight_bytes
+from ...memory.serve.rank_weights import rank_weight_bytes
 from ...techniques.scheduling import nim
 from ...techniques.scheduling.policy import Policy
 from .kv_layers import RankCache

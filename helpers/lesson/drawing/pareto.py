@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from ...catalog import pareto
 from .axes import Axis, Plane, Ticks, log_ticks, round_ticks
 from .labels import Bounds, Labels
 from .marks import CARD, FAINT, INK, LINES, At, Dot, Line, Mark, TextMark, text_width
@@ -58,11 +59,7 @@ def unbeaten(points: Mapping[str, tuple[float, float]]) -> list[str]:
     >>> unbeaten({"a": (1, 9.0), "b": (2, 5.0), "c": (3, 6.0)})
     ['a', 'b']
     """
-    kept: list[str] = []
-    for name in sorted(points, key=points.__getitem__):
-        if not kept or points[name][1] < points[kept[-1]][1] or points[name] == points[kept[-1]]:
-            kept.append(name)
-    return kept
+    return pareto.unbeaten(points, points.__getitem__, ties=True)
 
 
 def front(title: str, points: Mapping[str, tuple[float, float]], y_label: str, best: Sequence[str] = ()) -> Card:

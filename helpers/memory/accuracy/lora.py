@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -16,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...catalog.by_transformers import transformers_config
 from ...catalog.errors import require_package
+from ...catalog.logs import quiet
 from .. import trace
 from ..breakdown import Phase
 from ..trace.fake import without_memory
@@ -42,13 +41,13 @@ def reserved(case: Case, found: Trace) -> ReservedRange | None:
 
 def traced(case: Case) -> tuple[Trace, int]:
     """The script's second step, and how many events loading had."""
-    with _quiet():  # before fake(): what peft imports makes tensors that are no part of the step
+    with quiet(FutureWarning):  # before fake(): what peft imports makes tensors that are no part of the step
         require_package("peft", "a LoRA step", "pip install --no-deps peft==0.21.2, or leave them out: --only op")
     quantized = _quantized(case)
     base = _base(case)  # outside: fake() would count what its construction throws away
     if quantized:
         base = in_4_bits(base, quantized)
-    with _quiet(), trace.fake(gpu=case.device) as session, _as_the_script_attends():
+    with quiet(FutureWarning), trace.fake(gpu=case.device) as session, _as_the_script_attends():
         model = load(base, quantized, session) if quantized else without_memory(base, session.mode)
         with linears_made_on_host(session.meter):
             model = _adapted(case, model)
@@ -154,15 +153,3 @@ def _as_the_script_attends() -> Iterator[None]:
         sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION),
     ):
         yield
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Transformers' future names and bitsandbytes' search for a GPU do not concern the reader of a table."""
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
-            yield
-    finally:
-        logging.disable(logging.NOTSET)

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from .. import trace
-from ..allocator.story import story
+from ..allocator.snapshot_summary import summarize
 from ..breakdown import rounded
 from ..trace.record import Trace
 from .cases import HISTORY, AccuracyRow, Case
@@ -172,7 +172,7 @@ def compare(found: Trace) -> Agreement:
     sizes = [size for action, _, size in real if action == "alloc"]
     mine = [event.block.size_bytes for event in found.events if event.sign > 0 and event.block.size_bytes]
     blocks = SequenceMatcher(None, sizes, mine, autojunk=False).get_matching_blocks()
-    told = story(snapshot)
+    told = summarize(snapshot)
     changes = [
         size if action == "alloc" else -size for action, _, size in real if action in ("alloc", "free_completed")
     ]

@@ -6,7 +6,7 @@
 
 `simulator` follows the C++ rule by rule, on the `blocks` of segments that a `driver` hands out; `replay` runs a list of
 requests, `outcome` says what each did; `snapshot` reads a real allocator's history, `rewind` finds what was held when
-it begins, `compare` says where the simulator departs from it, and `story` what it tells of the run.
+it begins, `compare` says where the simulator departs from it, and `snapshot_summary` what it tells of the run.
 """
 
 from .blocks import BlockState, Segment, SegmentBlock

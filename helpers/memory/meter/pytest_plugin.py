@@ -26,8 +26,8 @@ import pytest
 from ...catalog.errors import WorkbookError
 from ..breakdown import format_bytes
 from . import memory_budget as guard
-from .baseline import growth, read_baseline, write_baseline
 from .memory_budget import Report
+from .peak_baseline import growth, read_baseline, write_baseline
 
 if TYPE_CHECKING:
     from torch import nn

@@ -8,14 +8,15 @@ question about the same model on the same cards costs a millisecond.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 from ...catalog.errors import WorkbookError
+from ...catalog.pareto import unbeaten
 from .goal import TrainGoal
-from .least import least_for_training
 from .machine import Cards
+from .minimum import least_for_training
 from .search import TrainPlan, plan_training, require_plannable, timed, tried
 from .seconds import Efficiency
 from .training import Job
@@ -37,15 +38,6 @@ def cheapest_within(plans: Sequence[TrainPlan], deadline_s: float) -> TrainPlan 
     return next((plan for plan in plans if plan.hours.middle * 3600 <= deadline_s), None)
 
 
-def unbeaten(plans: Iterable[TrainPlan]) -> list[TrainPlan]:
-    """Those that no other is cheaper than and as fast, from the cheapest on."""
-    kept: list[TrainPlan] = []
-    for plan in sorted(plans, key=lambda one: (one.card_hours.middle, one.hours.middle)):
-        if not kept or plan.hours.middle < kept[-1].hours.middle:
-            kept.append(plan)
-    return kept
-
-
 def _steps(goal: TrainGoal, plan: TrainPlan) -> int:
     return -(-goal.tokens // (plan.layout.sequences * goal.sequence))
 
@@ -65,4 +57,4 @@ def _searched(goal: TrainGoal, cards: Cards, rates: Efficiency) -> tuple[tuple[T
     if not best:
         offers = least_for_training(plan_training(goal, [cards], rates))
         return (), f"take {offers[0].words}, the least that would do" if offers else "take many more cards, or larger"
-    return tuple(unbeaten(best.values())), ""
+    return tuple(unbeaten(best.values(), lambda plan: (plan.card_hours.middle, plan.hours.middle))), ""

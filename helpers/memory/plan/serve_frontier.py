@@ -10,11 +10,12 @@ on the number of users: what was computed for a model on its cards is remembered
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ...catalog.errors import WorkbookError
+from ...catalog.pareto import unbeaten
 from .goal import ServeGoal
 from .machine import Cards
 from .seconds import Efficiency, Seconds
@@ -74,7 +75,9 @@ def _searched(goal: ServeGoal, cards: Cards, rates: Efficiency) -> ServeFrontier
     """On cards that cost one dollar an hour; without plans where nothing holds the users."""
     known = _replicas(replace(goal, users=1), cards, rates)
     choices = tuple(one for replica in known for one in _choices(replica, goal.users, cards.count))
-    return ServeFrontier(goal, cards, tuple(_plan(goal, cards, one) for one in _unbeaten(choices)), choices)
+    in_order = sorted(choices, key=lambda one: one.order)  # of two that cost the same the first of these is kept
+    best = unbeaten(in_order, lambda one: (one.ranks, one.between_tokens.middle))
+    return ServeFrontier(goal, cards, tuple(_plan(goal, cards, one) for one in best), choices)
 
 
 @lru_cache(maxsize=64)
@@ -97,15 +100,6 @@ def _choices(replica: Replica, users: int, cards: int) -> Iterator[ReplicaChoice
     fewest, most = -(-users // replica.most_users), min(cards // replica.layout.ranks, users)
     for number in range(fewest, most + 1):
         yield ReplicaChoice(replica, number, replica.between_tokens(-(-users // number)))
-
-
-def _unbeaten(choices: Iterable[ReplicaChoice]) -> Iterator[ReplicaChoice]:
-    """From the cheapest on: whatever comes later takes more cards and less time."""
-    best = float("inf")
-    for one in sorted(choices, key=lambda one: (one.ranks, one.between_tokens.middle, one.order)):
-        if one.between_tokens.middle < best:
-            best = one.between_tokens.middle
-            yield one
 
 
 def _plan(goal: ServeGoal, cards: Cards, choice: ReplicaChoice) -> ServePlan:

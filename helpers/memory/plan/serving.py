@@ -21,7 +21,7 @@ from ...catalog.shipped import SHIPPED
 from .. import budget
 from ..breakdown import Breakdown, Part
 from ..layer_work import attention_flops, weights_used
-from ..serve import tensor_parallel
+from ..serve import rank_weights
 from .goal import ServeGoal
 from .machine import Cards
 from .seconds import NOTHING, Efficiency, Seconds, added, at
@@ -92,12 +92,12 @@ class Replica:
     @cached_property
     def weight_bytes(self) -> int:
         """On one rank."""
-        return tensor_parallel.rank_weight_bytes(self.setup, self.layout.tensor)
+        return rank_weights.rank_weight_bytes(self.setup, self.layout.tensor)
 
     @cached_property
     def kv_bytes(self) -> int:
         """K and V, and states, of one user on one rank, with a full context."""
-        shape = tensor_parallel.rank_shape(self.setup.model, self.layout.tensor)
+        shape = rank_weights.rank_shape(self.setup.model, self.layout.tensor)
         return self.setup.cache_bytes(model=shape)
 
     @property
@@ -120,7 +120,7 @@ class Replica:
         """Ranks that the KV heads are divided over; of a layer that has some, since LFM2's first has none."""
         whole = self.setup.model
         one = max(range(len(whole.layers)), key=lambda layer: whole.layers[layer].attention.kv_heads)
-        mine = tensor_parallel.rank_shape(whole, self.layout.tensor).layers[one].attention.kv_heads
+        mine = rank_weights.rank_shape(whole, self.layout.tensor).layers[one].attention.kv_heads
         return whole.layers[one].attention.kv_heads // max(1, mine)
 
     def _transients(self, users: int) -> tuple[int, int, int]:
@@ -181,7 +181,7 @@ class Replica:
         counted = min(users, self._reads_all)
         if counted not in self._read:
             setup = replace(self.setup, users=counted)
-            self._read[counted] = tensor_parallel.rank_read_bytes(setup, self.layout.tensor)
+            self._read[counted] = rank_weights.rank_read_bytes(setup, self.layout.tensor)
         return self._read[counted]
 
     def _flops(self, tokens: int) -> float:

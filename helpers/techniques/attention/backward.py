@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .cut import Cut
 from .forward import tiled
 from .masks import Causal, Mask
 from .online import finite
+from .tiles import Cut
 
 
 def attention(

@@ -9,9 +9,9 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
-from .cut import Cut
 from .masks import Causal, Mask, Tile
 from .online import Partial, merge
+from .tiles import Cut
 
 
 @torch.no_grad()

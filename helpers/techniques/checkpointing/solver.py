@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ...catalog.errors import WorkbookError
 from ...catalog.policies import PolicySegment
-from ..pareto import Path, unbeaten
+from ..pareto import Path, unbeaten_paths
 from .chain import ChainCost, LayerChoice, LayerCost, price, price_segment
 
 Edges = list[
@@ -60,7 +60,7 @@ def solve(layers: Sequence[LayerCost], budget_bytes: int, head_bytes: int = 0) -
     enough_flops = _uniform_flops(layers, budget_bytes, head_bytes)
     fronts: list[list[Path[PolicySegment]]] = [[Path(0, 0)], *([] for _ in layers)]
     for start in range(len(layers)):
-        fronts[start] = unbeaten(path for path in fronts[start] if path.price <= enough_flops)
+        fronts[start] = unbeaten_paths(path for path in fronts[start] if path.price <= enough_flops)
         for segment, choice in edges[start]:
             fronts[segment.stop] += _longer(fronts[start], segment, choice, budget_bytes, needs[segment.stop])
     best = min(fronts[-1], key=lambda path: (path.price, path.nbytes))

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,6 +32,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...catalog.errors import WorkbookError, require_name, require_package
+from ...catalog.logs import quiet
 from ...memory.meter.places import Place, at, on_disk
 
 TIERS = ("device", "cpu", "disk")  # accelerate's words; "device" is where the model computes
@@ -179,7 +179,7 @@ def _hooked(
     try:
         for parameter in stay:
             parameter.data = parameter.data.to(device)
-        with _quiet():
+        with quiet():  # accelerate warns that parameters are on the meta device, as they were asked to be
             _unseen(attach)
         for path in Path(folder).glob("*.dat") if folder is not None else ():
             on_disk(path)
@@ -213,17 +213,6 @@ def _unseen(function: Callable[..., Any], *args: Any) -> Any:
     """To drop a weight, accelerate puts one on the meta device in its place: that has no bytes for a meter to count."""
     with _disable_current_modes():
         return function(*args)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """accelerate warns that parameters are on the meta device, as they were asked to be."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(disabled)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ...catalog import ModelShape
 from ...catalog.errors import WorkbookError, require_whole
-from ...memory.serve.tensor_parallel import rank_shape
+from ...memory.serve.rank_weights import rank_shape
 
 GIB = 2**30
 UNKNOWN = "the log does not say what its profile run measured"

@@ -7,9 +7,6 @@ micro-batch. Imports torch and Transformers.
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -18,6 +15,7 @@ from itertools import groupby
 from torch import Tensor, nn
 
 from ...catalog.errors import WorkbookError, require_name, require_package, require_whole
+from ...catalog.logs import quiet
 
 Device = int | str  # a GPU by its number, "cpu", "disk"
 WAYS = ("auto", "sequential")
@@ -85,7 +83,7 @@ def device_map(model: nn.Module, max_memory: Mapping[Device, int], how: str = "a
     require_name("way", how, WAYS)
     rule = require_package("transformers.integrations.accelerate", "a device map")
     whole = getattr(model, "_no_split_modules", None) or set()
-    with _silent():
+    with quiet(Warning):  # no word of devices that this machine does not have
         given = rule.get_balanced_memory(model, dict(sizes), whole) if how == "auto" else dict(sizes)
         found = rule.infer_auto_device_map(model, given, no_split_module_classes=whole)
     rooms = tuple(_room(model, device, found, sizes) for device in [*sizes, *({"disk"} & set(found.values()))])
@@ -136,16 +134,3 @@ def _checked(model: nn.Module, max_memory: Mapping[Device, int]) -> dict[Device,
             raise WorkbookError(f"the device {device!r}", 'a GPU by its number from 0, or "cpu"; a disk is added', do)
         require_whole(f"max_memory[{device!r}]", size, least=0, unit="bytes", do=do)
     return {device: max_memory[device] for device in sorted(max_memory, key=lambda device: (device == "cpu", device))}
-
-
-@contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    """No word of devices that this machine does not have."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(disabled)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from ...catalog.errors import WorkbookError, require_name
-from ..pareto import Path, unbeaten
+from ..pareto import Path, unbeaten_paths
 from .calibration import decoder_layers
 from .grids import Grid
 from .linears import QuantizedLinear, dense_linears, swapped
@@ -66,7 +66,7 @@ def choose_bits(options: Options, byte_budget: int) -> BitPlan:
     front = [Path[int](0, 0.0)]
     for choices in options.values():
         longer = (path.then(choice.bits, choice.nbytes, choice.loss) for path in front for choice in choices)
-        front = unbeaten(path for path in longer if path.nbytes <= byte_budget)
+        front = unbeaten_paths(path for path in longer if path.nbytes <= byte_budget)
     best = front[-1]  # the front falls in loss as it rises in bytes
     return BitPlan(dict(zip(options, best.choices(), strict=True)), best.nbytes, best.price)
 

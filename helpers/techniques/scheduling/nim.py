@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...catalog import ServeSetup, device
-from ...memory.serve.tensor_parallel import rank_weight_bytes
+from ...memory.serve.rank_weights import rank_weight_bytes
 from ..paging.traces import Request
 from .arrivals import at_once
 from .policy import Policy

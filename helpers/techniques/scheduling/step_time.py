@@ -11,7 +11,7 @@ from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError, require_number
 from ...catalog.formats import number_format
 from ...memory.layer_work import weights_used
-from ...memory.serve.tensor_parallel import rank_read_bytes, rank_shape
+from ...memory.serve.rank_weights import rank_read_bytes, rank_shape
 from .scheduler import Plan
 
 

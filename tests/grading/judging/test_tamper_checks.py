@@ -15,8 +15,8 @@ from helpers.course import notebook as nb
 from helpers.course.mutants import find_mutants, load_mutants
 from helpers.grading.intake.assemble import assemble
 from helpers.grading.intake.reading import Cell, Submitted
+from helpers.grading.judging.answer_kernel import untouched
 from helpers.grading.judging.tamper_checks import signs_of_tampering
-from helpers.grading.judging.trial import untouched
 from tests.course.example_lab import RIGHT, cell_of, code, example_lab, with_sources
 
 ROOT = Path(__file__).resolve().parents[3]

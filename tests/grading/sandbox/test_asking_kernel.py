@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 from nbformat import v4
 
-from helpers.grading.judging.court import reached_in, replaced_in, rows_of
+from helpers.grading.judging.check_kernel import reached_in, replaced_in, rows_of
 from helpers.grading.sandbox.asking_kernel import APPARATUS, BEGIN, PUT_BACK, ask_line
 from helpers.grading.sandbox.levels import SandboxLevel
 from helpers.grading.sandbox.worker import Worker
-from helpers.lesson.draw import secret_of
+from helpers.lesson.drawn_inputs import secret_of
 from helpers.lesson.guard import NAMED, SEEN
 from tests.course.example_lab import code
 

@@ -12,7 +12,7 @@ import pytest
 from nbformat import v4
 
 from helpers.grading.sandbox import nbval_plugin
-from helpers.grading.sandbox.nbval_plugin import MOST_CHARS, MOST_ERROR_CHARS, MOST_MALFORMED, Fatal, MessageGuard
+from helpers.grading.sandbox.nbval_plugin import MOST_CHARS, MOST_ERROR_CHARS, MOST_MALFORMED, Fatal, MessageFilter
 from helpers.lesson import asking
 from helpers.lesson.tracebacks import NONE
 from tests.course.example_lab import answer, ask, check
@@ -75,8 +75,8 @@ def kernel(monkeypatch) -> Kernel:
 
 
 @pytest.fixture
-def guard(kernel) -> MessageGuard:
-    guard = MessageGuard(kernel)
+def guard(kernel) -> MessageFilter:
+    guard = MessageFilter(kernel)
     guard.begin(10)
     return guard
 
@@ -94,7 +94,7 @@ REPLY = message("execute_reply", status="ok")
 PICTURE = message("display_data", data={"text/plain": "x"}, metadata={})
 
 
-def received(guard: MessageGuard) -> list[dict]:
+def received(guard: MessageFilter) -> list[dict]:
     """Everything on iopub, until the kernel has nothing more to say."""
     found = []
     while True:
@@ -307,7 +307,7 @@ def test_exit_is_seen_in_the_reply(kernel, guard, payload, dies):
 
 def reported(*outputs: dict) -> list[dict]:
     """The outputs that are written down of a cell that showed these; pictures and the like are kept apart."""
-    guard = MessageGuard.__new__(MessageGuard)
+    guard = MessageFilter.__new__(MessageFilter)
     guard.apart = [one for one in outputs if one["output_type"] != "stream"]
     item = SimpleNamespace(parent=SimpleNamespace(kernel=SimpleNamespace(get_message=guard)))
     item.test_outputs = [one for one in outputs if one["output_type"] == "stream"]

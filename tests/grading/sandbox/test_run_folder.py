@@ -176,7 +176,9 @@ def test_nothing_outlives_a_grader_that_is_killed(place):
         if any(name.startswith("sleep") for name in names):
             break
         time.sleep(0.1)
-    assert all(any(word in name for name in names) for word in ("fork_server", "task_server", "shim.py", "sleep 600"))
+    assert all(
+        any(word in name for name in names) for word in ("fork_server", "task_server", "kernel_proxy.py", "sleep 600")
+    )
     grader.send_signal(signal.SIGKILL)
     grader.communicate()
     outliving = psutil.wait_procs(started, timeout=15)[1]

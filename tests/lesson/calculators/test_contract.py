@@ -34,7 +34,7 @@ from helpers.lesson.calculators import (
     training_memory,
     zero,
 )
-from helpers.lesson.calculators.addressed import OFFERED
+from helpers.lesson.calculators.from_address import OFFERED
 from helpers.lesson.drawing.marks import CARD, FAINT, INK, ON_COLOUR, TextMark, text_width
 from helpers.lesson.drawing.pictures import WIDTH
 from tests.calls import CALLS_IN_50_MS, calls_of

@@ -13,7 +13,7 @@ from helpers.lesson.calculators.kv_layers import all_heads_values
 from helpers.lesson.drawing.marks import Dot, Line
 from helpers.memory import budget
 from helpers.memory.fit import reserve
-from helpers.memory.serve.tensor_parallel import rank_read_bytes, rank_weight_bytes
+from helpers.memory.serve.rank_weights import rank_read_bytes, rank_weight_bytes
 from helpers.techniques.kv_cache import cache_bytes, plan_of
 
 CALCULATOR = kv_cache()

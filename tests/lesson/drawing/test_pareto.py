@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from helpers.lesson.drawing.marks import CARD, Dot, Line, TextMark
 from helpers.lesson.drawing.pareto import LEFT, RIGHT, TOP, Measure, ParetoPoint, bargain, front, trade, unbeaten
-from helpers.memory.plan.told import dollars
+from helpers.memory.plan.report import dollars
 
 POINTS = {"fp32": (6.9e6, 3.50), "4 bits": (1.5e6, 3.52), "2 bits": (1.1e6, 5.1), "pruned": (4.0e6, 4.4)}
 

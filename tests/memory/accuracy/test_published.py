@@ -5,7 +5,7 @@ import pytest
 from helpers.catalog.errors import WorkbookError
 from helpers.memory.accuracy.published import history, names
 from helpers.memory.allocator import Settings, compare_with_snapshot
-from helpers.memory.allocator.story import story
+from helpers.memory.allocator.snapshot_summary import summarize
 
 
 @pytest.mark.parametrize("name", names())
@@ -16,7 +16,7 @@ def test_every_block_lies_where_it_lay_on_the_card(name):
 
 
 def test_the_transformer_s_step():
-    found, told = history("transformer-step"), story(history("transformer-step").snapshot)
+    found, told = history("transformer-step"), summarize(history("transformer-step").snapshot)
     assert (told.comparison.allocations, told.comparison.segment_events) == (3853, 65)
     assert told.peak_reserved_bytes == found.snapshot.reserved_bytes == 750 * 2**20
     assert not told.comparison.begins

@@ -7,7 +7,7 @@ import pytest
 from helpers.catalog.errors import WorkbookError
 from helpers.memory.allocator import MIB, alloc, compare_with_snapshot, empty_cache, free, read_snapshot
 from helpers.memory.allocator.rewind import beginning
-from helpers.memory.allocator.story import devices_of, story
+from helpers.memory.allocator.snapshot_summary import devices_of, summarize
 from tests.memory.allocator.snapshots import snapshot_of
 
 SETTINGS = ["", "max_split_size_mb:32", "roundup_power2_divisions:4", "max_split_size_mb:64,large_segment_size_mb:32"]
@@ -85,7 +85,7 @@ def test_a_history_that_contradicts_its_end_is_refused():
 
 def test_a_story_has_the_peak_of_the_run_and_what_was_live_then():
     steps = [alloc("a", 30 * MIB), alloc("b", 20 * MIB), free("a"), alloc("c", 4 * MIB), free("b")]
-    found = story(read_snapshot(snapshot_of(steps)), settings=["max_split_size_mb:20"])
+    found = summarize(read_snapshot(snapshot_of(steps)), settings=["max_split_size_mb:20"])
     assert (found.peak_allocated_bytes, found.peak_reserved_bytes, found.at) == (50 * MIB, 50 * MIB, 1)
     assert [(size, count) for _, size, count in found.live] == [(50 * MIB, 2)]
     assert found.others["max_split_size_mb:20"] == 70 * MIB
@@ -98,7 +98,7 @@ def test_a_story_from_the_middle_counts_what_was_there():
     steps = [alloc("a", 30 * MIB), alloc("b", 20 * MIB), free("a"), alloc("c", 60 * MIB)]
     data = snapshot_of(steps)
     at = next(n for n, event in enumerate(data["device_traces"][0]) if event["action"] == "free_requested")
-    found = story(cut(data, at))
+    found = summarize(cut(data, at))
     assert found.peak_allocated_bytes == 80 * MIB
     assert 20 * MIB in [size for _, size, _ in found.live]
     assert "mid-run, with 50.00 MiB reserved" in str(found)

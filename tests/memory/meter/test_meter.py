@@ -12,8 +12,8 @@ from torch.utils import _pytree as pytree
 from helpers.catalog.errors import WorkbookError
 from helpers.memory.measure.traffic import Traffic
 from helpers.memory.meter import meter as meter_module
+from helpers.memory.meter.exports import TorchAlone
 from helpers.memory.meter.meter import FreshMeter, Meter
-from helpers.memory.meter.torch_alone import TorchAlone
 from tests.memory.doors import Door
 
 MIB = 2**20

@@ -7,8 +7,8 @@ import torch
 import torch._dynamo  # torch imports it late, and a run inside this process must not be the first to do so
 
 from helpers.catalog import WorkbookError
-from helpers.memory.meter.baseline import growth, read_baseline, write_baseline
 from helpers.memory.meter.memory_budget import memory_budget
+from helpers.memory.meter.peak_baseline import growth, read_baseline, write_baseline
 
 pytest_plugins = ["pytester"]
 USE = ("-p", "helpers.memory.meter.pytest_plugin", "-p", "no:cacheprovider")

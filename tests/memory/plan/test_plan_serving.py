@@ -10,10 +10,10 @@ from helpers.catalog.errors import WorkbookError
 from helpers.catalog.models import model
 from helpers.catalog.serve_setup import ServeSetup
 from helpers.memory import budget
-from helpers.memory.plan import Cards, Efficiency, ServeGoal, least_for_serving, plan_serving, serving_told
+from helpers.memory.plan import Cards, Efficiency, ServeGoal, least_for_serving, plan_serving, serving_report
+from helpers.memory.plan.export import vllm_yaml
 from helpers.memory.plan.serving import Replica, ReplicaLayout, largest, stage_of
-from helpers.memory.plan.written import vllm_yaml
-from helpers.memory.serve import tensor_parallel
+from helpers.memory.serve import rank_weights
 from helpers.memory.serve.engines.vllm import launch
 from helpers.techniques.scheduling import nim
 
@@ -49,13 +49,13 @@ def test_a_plan_serves_the_checkpoint_as_it_ships():
     found = plan_serving(ServeGoal("gpt-oss-120b", users=8), [Cards("h100", 4, 2.0)])
     assert found.plans[0].layout.weights == "mxfp4"
     assert not found.plans[0].layout.compromises
-    assert "with weights in mxfp4, as shipped and" in serving_told(found)
+    assert "with weights in mxfp4, as shipped and" in serving_report(found)
     assert "quantization" not in vllm_yaml(found.plans[0], found.goal)
 
 
 def test_a_rank_holds_its_share_of_the_weights():
     replica = Replica(GOAL, ReplicaLayout(tensor=8), FLEET[0], Efficiency())
-    assert replica.weight_bytes == tensor_parallel.rank_weight_bytes(replica.setup, 8)
+    assert replica.weight_bytes == rank_weights.rank_weight_bytes(replica.setup, 8)
     assert replica.parts(3).total - replica.parts(2).total == 8192 * 80 * 2 * 128 * 2  # one KV head of eight, BF16
 
 
@@ -120,7 +120,7 @@ def test_times_are_intervals():
 
 def test_405b_in_bf16_on_four_h100_gets_the_shortest_honest_answer():
     found = plan_serving(ServeGoal("llama-3.1-405b", weights=("bf16",)), [Cards("h100", 4)])
-    told = serving_told(found)
+    told = serving_report(found)
     assert not found.plans
     assert "the weights alone are 755.96 GiB" in told
     assert "8 x NVIDIA H200" in told
@@ -146,7 +146,7 @@ def test_what_breaks_first_is_what_more_users_meet_first(latency_s, first):
     plan = found.plans[0]
     replica = Replica(GOAL, plan.layout, plan.cards, Efficiency())
     assert (replica.between_tokens(plan.most_users).middle > latency_s) == first.startswith("time")
-    assert f"What breaks first: {first}" in serving_told(found)
+    assert f"What breaks first: {first}" in serving_report(found)
 
 
 def test_fewer_bits_are_listed_only_where_they_are_cheaper():
@@ -178,7 +178,7 @@ def test_with_an_engine_a_replica_holds_what_its_pool_does():
     assert plan.parts["parameters"] == made.weight_bytes
     assert plan.parts["kv_cache"] == 20 * made.user_bytes
     assert plan.parts.total + (made.pool_bytes - 20 * made.user_bytes) == made.share_bytes
-    assert "takes 0.92 of the card at once" in serving_told(plan_serving(goal, [Cards("h100", 1)]))
+    assert "takes 0.92 of the card at once" in serving_report(plan_serving(goal, [Cards("h100", 1)]))
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ import pytest
 from helpers.catalog.errors import WorkbookError
 from helpers.catalog.models import model
 from helpers.memory.breakdown import format_bytes
-from helpers.memory.plan import Cards, Efficiency, Shares, TrainGoal, least_for_training, plan_training, training_told
+from helpers.memory.plan import Cards, Efficiency, Shares, TrainGoal, least_for_training, plan_training, training_report
+from helpers.memory.plan.export import lora_config
 from helpers.memory.plan.layouts import training_layouts
 from helpers.memory.plan.search import LayoutRefusal
 from helpers.memory.plan.step import sent_bytes, step_time
 from helpers.memory.plan.training import Job, Layout, StepEngine, train_setup
-from helpers.memory.plan.written import lora_config
 from helpers.memory.step.ranks import megatron, zero
 
 H100 = [Cards("h100", 8, 2.0)]
@@ -43,7 +43,7 @@ def test_plans_come_cheapest_first_to_a_percent():
 
 
 def test_the_same_input_gives_the_same_answer():
-    assert training_told(answer()) == training_told(answer())
+    assert training_report(answer()) == training_report(answer())
 
 
 @pytest.mark.parametrize("cards", [8, 64, 1024])
@@ -67,7 +67,7 @@ def test_what_is_cheaper_than_the_first_plan_and_failed_is_told():
     failed = found.next_cheaper
     assert failed.price <= found.plans[0].cost.middle
     assert failed.need_bytes > failed.cards.room.for_tensors_bytes
-    assert "The next cheaper layout fails: " in training_told(found)
+    assert "The next cheaper layout fails: " in training_report(found)
 
 
 def test_an_impossible_goal_gets_the_least_that_would_do():
@@ -77,14 +77,14 @@ def test_an_impossible_goal_gets_the_least_that_would_do():
     assert offers
     for offer in offers:
         assert offer.plan.need.total <= offer.plan.cards.room.for_tensors_bytes
-    assert "The least that would do:" in training_told(found)
+    assert "The least that would do:" in training_report(found)
 
 
 def test_states_on_the_host_are_told_where_nothing_fits_and_in_what_would():
     """Else a machine is bought for a plan that its own memory cannot hold."""
     found = answer(TrainGoal("llama-3-70b", tokens=10**9, batch_tokens=2**17), [Cards("h100", 2, 2.0)])
     assert not found.plans
-    text, hosted = training_told(found), [one for one in least_for_training(found) if one.plan.layout.offload]
+    text, hosted = training_report(found), [one for one in least_for_training(found) if one.plan.layout.offload]
     assert ", states on the host on 2 x h100-80gb" in text
     assert hosted
     for offer in hosted:
@@ -109,7 +109,7 @@ def test_on_one_small_card_adapters_are_the_plan():
     quantized, bf16 = (answer(goal, [Cards("rtx-4090", 1, 0.4, reserve_bytes=bytes_)]) for bytes_ in (kept, None))
     assert [found.plans[0].layout.method for found in (quantized, bf16)] == ["qlora", "lora"]
     assert "adapters alone are trained" in quantized.plans[0].layout.compromises
-    assert "Set expandable_segments:True for it" in training_told(bf16)  # 22.6 GiB of tensors on 23.6
+    assert "Set expandable_segments:True for it" in training_report(bf16)  # 22.6 GiB of tensors on 23.6
 
 
 def test_the_batch_is_what_was_asked_for_to_an_eighth():

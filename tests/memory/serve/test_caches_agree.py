@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from helpers.catalog import ServeSetup
 from helpers.lesson.calculators.kv_layers import RankCache
 from helpers.memory import budget
-from helpers.memory.serve.tensor_parallel import rank_shape
+from helpers.memory.serve.rank_weights import rank_shape
 from helpers.techniques.kv_cache.sizes import cache_bytes
 
 NAMES = ("llama-3-8b", "mistral-7b", "gemma-2-9b", "gemma-3-27b", "deepseek-v3", "gpt-oss-20b", "llama-4-scout")

@@ -17,7 +17,7 @@ from helpers.memory.step.activations import ATTENTION, OUTPUT, layer_operators
 from helpers.techniques import attention
 from helpers.techniques.attention import counts
 from helpers.techniques.attention.counts import Call
-from helpers.techniques.attention.cut import Cut
+from helpers.techniques.attention.tiles import Cut
 from tests.techniques.attention.drawn import cases
 
 MASK_MAKING = {"arange", "le", "ge", "gt", "lt", "bitwise_not", "bitwise_and", "bitwise_or", "eq"}

@@ -2,7 +2,7 @@
 
 import { python } from "./python.js";
 
-const MODULE = "helpers.lesson.calculators.addressed";
+const MODULE = "helpers.lesson.calculators.from_address";
 const form = document.querySelector("form.controls");
 const name = form.dataset.calculator;
 const answer = document.querySelector("#answer");

@@ -15,7 +15,7 @@ from ....catalog.engines import require_card, require_served
 from ....catalog.errors import WorkbookError, require_number, require_whole
 from ....catalog.serve_setup import ServeSetup
 from ...breakdown import Breakdown
-from ..tensor_parallel import rank_shape
+from ..rank_weights import rank_shape
 from .vllm import CONTEXT_BYTES, MOST_RANKS
 from .weights import rank_weight_bytes, require_positions
 

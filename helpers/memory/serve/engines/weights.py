@@ -21,8 +21,8 @@ from ....catalog.layers import Layer, Linear, LinearGroup
 from ....catalog.serve_setup import ServeSetup
 from ....catalog.shape import ModelShape
 from ...breakdown import rounded
+from ..rank_weights import rank_share, require_divisible
 from ..serving import unsplit
-from ..tensor_parallel import rank_share, require_divisible
 from ..weights import is_quantized, scale_bytes, weight_bytes
 
 FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("q_a_proj", "kv_a_proj_with_mqa"))

@@ -12,11 +12,11 @@ from nbformat import NotebookNode
 from helpers.catalog.errors import WorkbookError
 from helpers.course import notebook as nb
 from helpers.course.lab_cells import APPARATUS, DEMONSTRATION, REFERENCE
-from helpers.grading.judging import trial as module
-from helpers.grading.judging.trial import BACK, answering, secrets_of, set_limits, trial, untouched
+from helpers.grading.judging import answer_kernel as module
+from helpers.grading.judging.answer_kernel import BACK, answering, run_answers, secrets_of, set_limits, untouched
 from helpers.grading.sandbox.nbval_run import CellResult
 from helpers.lesson.asking import MIME
-from helpers.lesson.draw import secret_of
+from helpers.lesson.drawn_inputs import secret_of
 from tests.course.example_lab import RIGHT, cell_of, code, example_lab, with_sources
 
 ANSWERS_AND_ASKS = {key for name in RIGHT for key in (name, f"ask-{name}")}
@@ -67,7 +67,7 @@ def by_name(*keys: str) -> Ends:
 
 def tried(ends: Ends) -> tuple[dict[str, CellResult], Runs]:
     runs = Runs(ends)
-    return trial(runs, example_lab(), lab(), seed="7", wall_s=100), runs
+    return run_answers(runs, example_lab(), lab(), seed="7", wall_s=100), runs
 
 
 def passed(found: dict[str, CellResult]) -> set[str]:
@@ -146,7 +146,7 @@ def test_what_an_asking_cell_draws_is_known_before_it_runs(line):
 
 def test_alone_there_is_no_cell_of_the_learners_own():
     runs = Runs(by_name("half"))
-    trial(runs, example_lab(), with_roles(), seed="7", wall_s=100)
+    run_answers(runs, example_lab(), with_roles(), seed="7", wall_s=100)
     assert runs.ids(2) == ["setup", "a-given", "a-apparatus", "answers-begin", "half", "ask-half"]
 
 
@@ -161,7 +161,7 @@ def test_what_is_asked_is_compared_with_nothing():
 def test_the_notebook_that_was_handed_in_is_not_changed():
     learner = lab()
     before = learner.copy()
-    trial(Runs(by_name("ask-twice")), example_lab(), learner, seed="7", wall_s=100)
+    run_answers(Runs(by_name("ask-twice")), example_lab(), learner, seed="7", wall_s=100)
     assert learner == before
 
 
@@ -188,7 +188,7 @@ def test_an_exercise_that_failed_by_itself_is_not_run_again():
         found = runs(notebook, wall_s=wall_s)
         return found | {"ask-twice": CellResult("failed", "no", 0.0)} if "twice" in found else found
 
-    found = trial(run, example_lab(), lab(), seed="7", wall_s=100)
+    found = run_answers(run, example_lab(), lab(), seed="7", wall_s=100)
     assert found["ask-twice"].message == "no"
     assert [runs.ids(number)[2] for number in range(3, len(runs.notebooks))] == ["pages", "half"]
 
@@ -217,7 +217,7 @@ def test_who_failed_for_want_of_what_another_took_is_run_alone(output, alone, ou
         starved = CellResult(outcome, "no", 0.0, (output,))
         return found | ({"ask-half": starved} if "twice" in found else {})
 
-    found = trial(run, example_lab(), lab(), seed="7", wall_s=100)
+    found = run_answers(run, example_lab(), lab(), seed="7", wall_s=100)
     again = [runs.ids(number) for number in range(1, len(runs.notebooks))]
     assert again == [["setup", "answers-begin", "half", "ask-half"]] * alone
     assert (found["ask-half"].message == "no") is not alone
@@ -231,7 +231,7 @@ def test_an_answer_may_print_an_error_that_it_has_dealt_with():
     def run(notebook: NotebookNode, *, wall_s: float) -> dict[str, CellResult]:
         return runs(notebook, wall_s=wall_s) | {"ask-half": CellResult("passed", "", 0.0, (printed, told))}
 
-    trial(run, example_lab(), lab(), seed="7", wall_s=100)
+    run_answers(run, example_lab(), lab(), seed="7", wall_s=100)
     assert len(runs.notebooks) == 1, "what else the learner wrote would be missing, alone"
 
 
@@ -248,7 +248,7 @@ def test_where_the_kernel_ended_is_tried_alone_before_it_is_to_blame(guilty, how
             return kept | {"half": CellResult("failed", "ended", 0.0, fatal=how)}
         return found
 
-    found = trial(run, example_lab(), lab(), seed="7", wall_s=100)
+    found = run_answers(run, example_lab(), lab(), seed="7", wall_s=100)
     assert runs.ids(len(runs.notebooks) - 1) == ["setup", "answers-begin", "half", "ask-half"]
     assert (found["half"].fatal == how) is (guilty == "half")
     assert ("ask-half" in passed(found)) is (guilty == "twice")
@@ -269,7 +269,7 @@ def test_who_was_only_near_when_a_timer_went_off_gets_the_points_back(starts, st
                 return kept | {key: CellResult("failed", "killed", 0.0, fatal="died")}
         return found
 
-    found = trial(run, example_lab(), lab(), seed="7", wall_s=100)
+    found = run_answers(run, example_lab(), lab(), seed="7", wall_s=100)
     assert len(runs.notebooks) > 3
     assert passed(found) == ANSWERS_AND_ASKS
 
@@ -293,13 +293,13 @@ def test_the_time_for_everything_ends_it(monkeypatch, each_s, asked_s):
         clock.now += each_s
         return runs(notebook, wall_s=wall_s)
 
-    found = trial(run, example_lab(), lab(), seed="7", wall_s=25)
+    found = run_answers(run, example_lab(), lab(), seed="7", wall_s=25)
     assert runs.asked == pytest.approx(asked_s)
     assert found["twice"].fatal == "hung"
 
 
 def test_cells_that_were_not_reached_are_not_in_it():
-    assert trial(lambda notebook, **_: {}, example_lab(), lab(), seed="7", wall_s=100) == {}
+    assert run_answers(lambda notebook, **_: {}, example_lab(), lab(), seed="7", wall_s=100) == {}
 
 
 def test_the_untouched_lab_has_stubs_for_answers_and_the_references_checks():

@@ -11,14 +11,14 @@ from ..breakdown import Part, format_bytes
 from ..serve.engines.weights import longest_context
 from ..serve.weights import weight_bytes
 from .engine_replica import replica_of
-from .least import least_for_serving
+from .minimum import least_for_serving
+from .report import dollars, duration, interval, offers_told, parts_told, table
 from .serve_search import ServeAnswer, ServeFailure, ServePlan, ServeShortage
-from .told import dollars, duration, interval, offers_told, parts_told, table
 
 COLUMNS = ("", "cards", "a replica", "weights", "KV", "users each", "a rank", "first token", "next token", "an hour")
 
 
-def serving_told(answer: ServeAnswer) -> str:
+def serving_report(answer: ServeAnswer) -> str:
     lines = [_goal(answer), ""]
     if not answer.plans:
         return "\n".join([*lines, *_impossible(answer)])

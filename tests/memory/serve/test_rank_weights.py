@@ -4,7 +4,7 @@ import pytest
 
 from helpers.catalog import MODELS, ServeSetup, WorkbookError, model
 from helpers.memory import budget
-from helpers.memory.serve.tensor_parallel import rank_read_bytes, rank_shape, rank_weight_bytes
+from helpers.memory.serve.rank_weights import rank_read_bytes, rank_shape, rank_weight_bytes
 
 GIB, BF16_BYTES = 2**30, 2
 # Llama-3-8B by hand: all but the 65 norms of 4,096 is divided.

@@ -12,9 +12,9 @@ from helpers.catalog import ServeSetup
 from helpers.catalog.engines import engine
 from helpers.catalog.errors import WorkbookError
 from helpers.memory.plan import Cards, ServeGoal, TrainGoal, plan_serving, plan_training
+from helpers.memory.plan.export import serving_files, training_files, write
 from helpers.memory.plan.search import TrainAnswer
 from helpers.memory.plan.training import Layout, StepEngine
-from helpers.memory.plan.written import serving_files, training_files, write
 from helpers.memory.serve.engines.vllm import launch
 from helpers.memory.step.ranks.fsdp2 import widths
 

@@ -1,6 +1,6 @@
 """What was answered, weighed: the checks run on the recorded answers, in a kernel without anything of the learner's.
 
-Cell by cell the court is the worked lab: what is given, the asking cells (which draw the same inputs, and get the
+Cell by cell its notebook is the worked lab: what is given, the asking cells (which draw the same inputs, and get the
 recorded answers), then the checks, under nbval against the outputs of the worked answers.
 """
 
@@ -15,7 +15,7 @@ from nbformat import NotebookNode, v4
 from ...course import lab_cells
 from ...lesson.asking import NO_ANSWER, Row
 from ..sandbox.nbval_run import UNFINISHED, CellResult, CellResults
-from .trial import Run, secrets_of, together
+from .answer_kernel import Run, secrets_of, together
 
 MOST_ROWS = 2000  # of one asking cell
 _LACKS = re.compile(f"{NO_ANSWER}|^NameError: ")  # said by a check whose asking cell was cut short
@@ -34,9 +34,9 @@ def weigh(
     rows = {key: rows_of(found[key]) for key in asks if found[key].told}
     weighed: CellResults = {}
     if rows:
-        court = notebook_of(lab, rows, references or {}, seed)
-        checks = sum(lab_cells.is_check(cell) for cell in court.cells)
-        weighed = together(run, court, wall_s=wall_s, runs=checks + 1)
+        weighing = notebook_of(lab, rows, references or {}, seed)
+        checks = sum(lab_cells.is_check(cell) for cell in weighing.cells)
+        weighed = together(run, weighing, wall_s=wall_s, runs=checks + 1)
     words: CellResults = {}
     for exercise in lab_cells.exercises(lab):
         asked = [found.get(ask.id, UNFINISHED) for ask in exercise.asks]
@@ -75,21 +75,21 @@ def notebook_of(
 
     An exercise of which no asking cell brought anything is left out.
     """
-    court = copy.deepcopy(lab)
-    court.cells = [cell for cell in court.cells if _is_ground(cell)]
+    weighing = copy.deepcopy(lab)
+    weighing.cells = [cell for cell in weighing.cells if _is_ground(cell)]
     for exercise in lab_cells.exercises(lab):
         if any(ask.id in rows for ask in exercise.asks):
             stand_ins = [f"{name} = asking.absent({name!r})" for name in lab_cells.names_of(exercise.answers)]
             for ask in exercise.asks:
                 lines = [*stand_ins, f"asking.give_back({rows.get(ask.id, [])!r})"]
                 lines += ["from helpers.lesson.draw import give", f"give({secrets_of(ask, seed)!r})"]
-                court.cells += [_code("\n".join(lines), f"before-{ask.id}"), _quiet(ask)]
+                weighing.cells += [_code("\n".join(lines), f"before-{ask.id}"), _quiet(ask)]
             for check in exercise.checks:
-                court.cells.append(_code(f"asking.refer({references.get(check.id, [])!r})", f"before-{check.id}"))
-                court.cells.append(copy.deepcopy(check))
+                weighing.cells.append(_code(f"asking.refer({references.get(check.id, [])!r})", f"before-{check.id}"))
+                weighing.cells.append(copy.deepcopy(check))
                 if publish:
-                    court.cells.append(_code("asking.publish_references()", f"after-{check.id}"))
-    return court
+                    weighing.cells.append(_code("asking.publish_references()", f"after-{check.id}"))
+    return weighing
 
 
 def _told(asked: CellResult) -> dict:
@@ -117,7 +117,7 @@ def _is_row(row: object) -> bool:
 
 
 def _word(asked: list[CellResult], weighed: CellResult | None) -> CellResult:
-    """How a check went: as in court, and where what it lacks was not brought, for the reason why it was not."""
+    """How a check went: as its kernel says, and where what it lacks was not brought, for the reason why it was not."""
     failed = next((one for one in asked if not one.passed), None)
     if weighed is None:
         return replace(failed or UNFINISHED, outputs=())

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..breakdown import Breakdown, format_bytes
 from .goal import FINE_TUNING_BATCH, PRETRAINING_BATCH
-from .least import Offer, least_for_training
+from .minimum import Offer, least_for_training
 from .search import Failure, LayoutRefusal, TrainAnswer, TrainPlan
 from .seconds import Seconds
 from .training import Job, Layout, StepEngine
@@ -25,7 +25,7 @@ STATES = {"adamw-fused": "AdamW", "adamw-8bit": "AdamW in 8 bits"}
 CHECKPOINTS = {"none": "no checkpointing", "full": "full checkpointing"}
 
 
-def training_told(answer: TrainAnswer) -> str:
+def training_report(answer: TrainAnswer) -> str:
     """All of it."""
     lines = [_goal(answer), ""]
     if not answer.plans:

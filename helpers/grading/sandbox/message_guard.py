@@ -17,7 +17,7 @@ _TRAITS = {"kernel": ("session", "iopub_socket", "iopub_thread", "log"), "kernel
 _HANDLERS = ("shell_handlers", "control_handlers")  # a message's kind, and who is called
 
 
-class Voice:
+class MessageGuard:
     """The methods that `kernel` and what it speaks through have now."""
 
     def __init__(self, kernel: IPythonKernel) -> None:

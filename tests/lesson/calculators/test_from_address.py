@@ -12,8 +12,8 @@ import pytest
 
 from helpers.catalog.errors import WorkbookError
 from helpers.lesson import calculators
-from helpers.lesson.calculators.addressed import CHOSEN, MOST_BYTES, OFFERED, calculator, drawn, drawn_as_json
 from helpers.lesson.calculators.calculator import Calculator
+from helpers.lesson.calculators.from_address import CHOSEN, MOST_BYTES, OFFERED, calculator, drawn, drawn_as_json
 from helpers.questions.parameter import CONFIG
 
 NOT_PAGES = {"training_answer", "as_usual", "changes_that_fit"}
@@ -25,7 +25,7 @@ class Nothing:
             raise ImportError(name)
 sys.meta_path.insert(0, Nothing())
 from helpers.cli.console import run
-from helpers.lesson.calculators.addressed import OFFERED, drawn
+from helpers.lesson.calculators.from_address import OFFERED, drawn
 from helpers.lesson.explained import explained_as_json
 assert not any(drawn(name, {}).failed for name in OFFERED)
 assert run("estimate train --model gpt2 --sequence 512")[1] == 0

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from .least import Offer, least_for_serving, least_for_training
+from .minimum import Offer, least_for_serving, least_for_training
+from .report import failure_told
+from .report_serving import serve_failure_told
 from .search import TrainAnswer, TrainPlan
 from .seconds import Seconds
 from .serve_search import ServeAnswer, ServePlan
-from .told import failure_told
-from .told_serving import serve_failure_told
 
 
 def training_figures(answer: TrainAnswer) -> Mapping[str, object]:

@@ -20,7 +20,7 @@ NOT_RECORDED = "(no line was recorded)"
 
 
 @dataclass(frozen=True)
-class Story:
+class SnapshotSummary:
     """One device's history, replayed. Bytes; `at` is the number of the request at which most was in tensors.
 
     `live` is what was live there, by the line that made it: bytes and blocks, the largest first. `others` is what would
@@ -70,7 +70,7 @@ class Story:
         return "\n".join(lines)
 
 
-def story(snapshot: Snapshot, device: int = 0, settings: Iterable[str] = ()) -> Story:
+def summarize(snapshot: Snapshot, device: int = 0, settings: Iterable[str] = ()) -> SnapshotSummary:
     """Replay the history of `device`; `settings` are tried besides OTHERS, as PYTORCH_ALLOC_CONF spells them.
 
     WorkbookError for a snapshot without a history, and for one that cannot be replayed (`compare_with_snapshot`).
@@ -89,7 +89,7 @@ def story(snapshot: Snapshot, device: int = 0, settings: Iterable[str] = ()) -> 
             else replay(asked, chosen, begins=found.begins).peak_reserved_bytes
         )
     live = _live(snapshot, found, ran, at)
-    return Story(device, found, ran.allocated[at], max(ran.reserved), at, live, others)
+    return SnapshotSummary(device, found, ran.allocated[at], max(ran.reserved), at, live, others)
 
 
 def _live(snapshot: Snapshot, found: Comparison, ran: AllocatorReplay, at: int) -> tuple[tuple[str, int, int], ...]:

@@ -2,7 +2,7 @@
 
 What is given runs first, before anything of the learner's. Then come the answers, the learner's own cells, and after
 the answers of an exercise the cells that ask them: see `sandbox.asking_kernel`. No check is in that kernel, and nothing
-that the checks compare with: those weigh what was answered, in `court`.
+that the checks compare with: those weigh what was answered, in `check_kernel`.
 
 A cell that hangs, floods or ends the kernel takes everything after it along. So it is taken out, and the rest is run
 again: the other questions keep their points. But it may only have been near when another one's threads ended the
@@ -22,7 +22,7 @@ from nbformat import NotebookNode, v4
 from ...course import lab_cells
 from ...course import notebook as nb
 from ...course.stubs import stub
-from ...lesson.draw import secret_of
+from ...lesson.drawn_inputs import secret_of
 from ..sandbox.asking_kernel import APPARATUS, BEGIN, PUT_BACK, ask_line
 from ..sandbox.nbval_run import CellResult, CellResults
 
@@ -35,7 +35,7 @@ BACK = "back-"  # begins the id of the cell before an asking one, that puts back
 TOGETHER = 3  # runs of everything; whoever still dies then does it at a distance (a timer, a thread)
 
 
-def trial(run: Run, lab: NotebookNode, assembled: NotebookNode, *, seed: str, wall_s: float) -> CellResults:
+def run_answers(run: Run, lab: NotebookNode, assembled: NotebookNode, *, seed: str, wall_s: float) -> CellResults:
     """How each cell of a learner's assembled `lab` went, checks left out, by id.
 
     Those that are not in it were not reached in `wall_s` seconds.

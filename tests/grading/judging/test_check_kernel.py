@@ -8,7 +8,7 @@ import pytest
 from nbformat import NotebookNode
 
 from helpers.course import lab_cells
-from helpers.grading.judging.court import MOST_ROWS, notebook_of, replaced_in, rows_of, spoken_for, weigh
+from helpers.grading.judging.check_kernel import MOST_ROWS, notebook_of, replaced_in, rows_of, spoken_for, weigh
 from helpers.grading.sandbox.nbval_run import CellResult, CellResults
 from helpers.lesson import asking
 from tests.course.example_lab import ask, cell_of, check, code, example_lab
