@@ -129,7 +129,7 @@ MACHINERY = '''
 import contextlib, io, json, os
 from helpers.grading.sandbox.pristine import Pristine, copies
 from helpers.lesson import asking
-from helpers.lesson.draw import given
+from helpers.lesson.drawn_inputs import given
 
 
 def tried(source, names, asks, checks, secrets):

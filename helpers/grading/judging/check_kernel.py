@@ -82,7 +82,7 @@ def notebook_of(
             stand_ins = [f"{name} = asking.absent({name!r})" for name in lab_cells.names_of(exercise.answers)]
             for ask in exercise.asks:
                 lines = [*stand_ins, f"asking.give_back({rows.get(ask.id, [])!r})"]
-                lines += ["from helpers.lesson.draw import give", f"give({secrets_of(ask, seed)!r})"]
+                lines += ["from helpers.lesson.drawn_inputs import give", f"give({secrets_of(ask, seed)!r})"]
                 weighing.cells += [_code("\n".join(lines), f"before-{ask.id}"), _quiet(ask)]
             for check in exercise.checks:
                 weighing.cells.append(_code(f"asking.refer({references.get(check.id, [])!r})", f"before-{check.id}"))

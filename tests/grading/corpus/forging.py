@@ -144,7 +144,7 @@ def draw(name):
     return random.Random(f"0/{name}")
 
 
-helpers.lesson.draw = sys.modules["helpers.lesson.draw"].draw = draw"""
+helpers.lesson.draw = sys.modules["helpers.lesson.drawn_inputs"].draw = draw"""
 SEED = 'import os\n\nos.environ["WORKBOOK_SEED"] = "0"'
 MATH = "import math\n\nmath.ceil = lambda value: 10**6"
 TORCH = """import sys

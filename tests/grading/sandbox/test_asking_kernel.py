@@ -258,7 +258,7 @@ def fill(number):
     kernel = ipykernel.kernelapp.IPKernelApp.instance().kernel
     return [repr(kernel.get_parent("shell")), repr(kernel.get_parent("control")), repr(vars(kernel.shell))]""",
     "reads the module": """import sys
-def fill(number): return repr(vars(sys.modules["helpers.lesson.draw"]))""",
+def fill(number): return repr(vars(sys.modules["helpers.lesson.drawn_inputs"]))""",
 }
 
 
