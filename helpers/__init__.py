@@ -20,3 +20,4 @@ This file imports nothing, so `import helpers` is instant and never loads torch.
 """
 
 __version__ = "0.1.0"
+PACKAGE = __name__  # in a wheel "gpu_memory_workbook": see setup.py

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
 from collections.abc import Collection, Iterable, Mapping
 from types import ModuleType
 from typing import Protocol, TypeVar
 
+from .. import PACKAGE
+from .extras import extra_with
 from .logs import quiet
+
+_OURS = re.compile(r"\bhelpers(?=[./][a-z])")  # which has another name in a wheel
 
 
 class WorkbookError(ValueError):
@@ -23,6 +28,7 @@ class WorkbookError(ValueError):
     """
 
     def __init__(self, what: str, expected: str, do: str) -> None:
+        what, expected, do = (_OURS.sub(PACKAGE, text) for text in (what, expected, do))
         self.what, self.expected, self.do = what, expected, do
         super().__init__(f"{what}\n  expected: {expected}\n  do: {do}")
 
@@ -110,5 +116,8 @@ def require_package(name: str, user: str, do: str = "") -> ModuleType:
         with quiet():
             return importlib.import_module(name)
     except ImportError as error:
+        extra, brings = extra_with(package)
         what, expected = f"{package} cannot be imported: {error}", f"the package {package}, which {user} needs"
+        if extra and PACKAGE != "helpers":  # in a clone `make env` brings them all
+            do = do or f"python -m pip install {' '.join(brings)}, which is what [{extra}] brings"
         raise WorkbookError(what, expected, do or f"pip install --no-deps {package}, then restart the kernel") from None

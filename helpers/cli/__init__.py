@@ -124,15 +124,18 @@ def _run(argv: Sequence[str]) -> int:
 
 def _as_told(error: WorkbookError | ModuleNotFoundError) -> WorkbookError:
     """A package that `pip install` leaves out is the reader's to install; a missing module of ours is a bug."""
+    from .. import PACKAGE
     from ..catalog.errors import WorkbookError
+    from ..catalog.extras import extra_with
 
     if isinstance(error, WorkbookError):
         return error
-    package = (error.name or "helpers").partition(".")[0]
-    if package == "helpers":
+    package = (error.name or PACKAGE).partition(".")[0]
+    if package == PACKAGE:
         raise error
-    do = f"python -m pip install {package}"
-    return WorkbookError(f"{package} is not installed", "the packages of requirements.txt", do)
+    extra, brings = extra_with(package)
+    do = f"python -m pip install {' '.join(brings)}"
+    return WorkbookError(f"{package} is not installed", f"what the extra [{extra}] brings" if extra else "it", do)
 
 
 def _parser(command: str | None = None) -> Parser:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from .. import PACKAGE
 from ..catalog.errors import WorkbookError
 from ..questions.parameter import whole
 from .flags import Commands, add_command
@@ -21,6 +22,9 @@ def find_root() -> Path | None:
 
 def workbook_root() -> Path:
     """The clone. WorkbookError where there is none: the package was installed alone, and this is another folder."""
+    if PACKAGE != "helpers":
+        what = "this `workbook` was installed by itself, and the course's notebooks import the package of their clone"
+        raise WorkbookError(what, "the command that `make env` puts into the clone", "run .venv/bin/workbook there")
     root = find_root()
     if root is None:
         expected = "a clone with notebooks/ and solutions/, which holds the checks of labs, here or above"

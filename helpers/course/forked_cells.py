@@ -102,9 +102,9 @@ def _main() -> None:
     request = json.load(sys.stdin)
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    import helpers.lesson.ranks
+    from ..lesson import ranks
 
-    vars(helpers.lesson.ranks)["Ranks"] = ForkedRanks
+    vars(ranks)["Ranks"] = ForkedRanks
     run = _shell()
     before = list(_run_until(lambda cell: cell.error, run, request["before"]))
     trials = [] if before and before[-1].error else [Trial(*trial) for trial in request["trials"]]

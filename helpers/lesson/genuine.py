@@ -16,10 +16,8 @@ from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
-import helpers
-
 PATHS = sorted({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}, key=len)[::-1]
-OURS = str(Path(helpers.__file__).parent) + os.sep
+OURS = str(Path(__file__).parents[1]) + os.sep
 OF_THE_LAB = "<cell of the lab "  # begins the name of the file that a cell which asks is compiled as
 LIBRARIES = (*PATHS, OURS, "<frozen ", OF_THE_LAB)
 _SEPARATOR = os.sep

@@ -34,8 +34,7 @@ from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 from weakref import ref
 
-import helpers
-
+from .. import PACKAGE
 from ..catalog.sealed import SEALED, sealed
 from . import genuine, modes, stores
 from .genuine import LIBRARIES, OF_THE_LAB, OURS, PATHS, Codes, Whose, codes_of, file_of, place_of, whose
@@ -110,7 +109,7 @@ def guard(lab: Iterable[CodeType] = (), before: There | None = None) -> Guard:
     """
     if "torch" in sys.modules:
         for name in _LOOK_OF_OURS:  # what comes later is not ours
-            importlib.import_module(f"{helpers.__name__}.{name}")
+            importlib.import_module(f"{PACKAGE}.{name}")
     every = vars(stores) | vars(modes) | vars(genuine) | globals()
     ours = {name: value for name, value in every.items() if not name.startswith("__")}
     ours |= {"__builtins__": dict(vars(builtins)), "__name__": __name__, "__file__": __file__}
@@ -265,7 +264,7 @@ def _shows_variables(frame: FrameType | None) -> bool:
 
 
 def _modules_of_ours() -> list[ModuleType]:
-    return [one for name, one in list(sys.modules.items()) if name.partition(".")[0] == helpers.__name__]
+    return [one for name, one in list(sys.modules.items()) if name.partition(".")[0] == PACKAGE]
 
 
 def _as_it_is(holder: ModuleType | type) -> tuple[Mapping[str, Any], dict[str, Any]]:

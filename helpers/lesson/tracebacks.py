@@ -84,7 +84,7 @@ def _show(shell: Any, show: Callable[..., None], exc_tuple: tuple | None = None,
 
 def _is_a_lab(shell: Any) -> bool:
     """Labs import `asked`; chapters, and whoever uses this package for something else, do not."""
-    return getattr(shell.user_ns.get("asked"), "__module__", "") == "helpers.lesson.asking"
+    return getattr(shell.user_ns.get("asked"), "__module__", "") == f"{__package__}.asking"
 
 
 def _related(error: BaseException) -> list[BaseException]:

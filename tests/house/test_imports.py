@@ -49,7 +49,7 @@ sys.meta_path.insert(0, OnlyTheStandardLibrary())
 """
 BROWSER = """
 from helpers.catalog import TrainSetup, device
-from helpers.memory import activations, budget, tensor_parallel, weights, work, zero
+from helpers.memory import activations, budget, rank_weights, weights, work, zero
 from helpers.memory.allocator import MIB, alloc, free, replay
 from helpers.memory.fit import changes
 from helpers.memory.oom import explain

@@ -129,7 +129,8 @@ def ranges(root: Path | None) -> dict[str, str]:
 
         lines = _stated(root) if root else metadata.requires(DISTRIBUTION) or []
         parsed = [Requirement(line) for line in lines]
-        return {one.name: ",".join(sorted(map(str, one.specifier), reverse=True)) for one in parsed}
+        theirs = [one for one in parsed if one.name != DISTRIBUTION]  # an extra may name others of ours
+        return {one.name: ",".join(sorted(map(str, one.specifier), reverse=True)) for one in theirs}
     except Exception:  # Python 3.10 has no tomllib, a broken environment no packaging
         return {}
 

@@ -22,8 +22,7 @@ from pathlib import Path
 
 from nbformat import NotebookNode, v4
 
-import helpers
-
+from ... import __version__
 from ...catalog.errors import WorkbookError
 from ...course import lab_cells
 from ...course import notebook as nb
@@ -68,7 +67,7 @@ class Reference:
 
 def versions() -> dict[str, str]:
     """Of what could change a grade: the language, the libraries that count and compare, and ours."""
-    ours = {"python": platform.python_version(), "helpers": helpers.__version__}
+    ours = {"python": platform.python_version(), "helpers": __version__}
     return ours | {name: importlib.metadata.version(name) for name in ("torch", "nbval", "ipykernel")}
 
 

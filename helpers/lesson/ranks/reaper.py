@@ -15,7 +15,7 @@ import threading
 
 import psutil
 
-STARTED = "helpers.lesson.ranks.started"  # an event, with the numbers of processes: a guard lets them live
+STARTED = f"{__package__}.started"  # an event, with the numbers of processes: a guard lets them live
 MARK = "WORKBOOK_RANKS"
 ROUNDS = 40  # a process may be starting the next one while we look; each round waits up to a quarter of a second
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, ClassVar
 
-from ...catalog.errors import require_number
+from ... import PACKAGE
+from ...catalog.errors import require_number, require_package
 from ..breakdown import Part, format_bytes
 from .timeline import AllocationEvent, live_at_peak
 
@@ -75,6 +76,7 @@ def memory_budget(mib: float, holding: Iterable[nn.Module] | nn.Module = ()) -> 
     >>> spent.peak_bytes, spent.fits
     (4096, True)
     """
+    require_package("torch", "a budget of bytes")
     import torch
     from torch import nn
 
@@ -114,7 +116,7 @@ def _users_line() -> str:
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         path = frame.f_code.co_filename.replace("\\", "/")
-        ours = frame.f_globals.get("__name__", "").startswith("helpers.memory.")
+        ours = frame.f_globals.get("__name__", "").startswith(f"{PACKAGE}.memory.")
         if not ours and "site-packages" not in path and "/lib/python" not in path and not path.startswith("<frozen"):
             if "/ipykernel_" in path or path.startswith("<ipython"):
                 return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()

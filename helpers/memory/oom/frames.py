@@ -11,7 +11,7 @@ from ..breakdown import TextEnum
 LIBRARY = re.compile(r"site-packages|dist-packages|[\\/]lib[\\/]python3|[\\/]Lib[\\/]|^<frozen|[\\/]torch[\\/]nn[\\/]")
 # Between an operator and its refusal by a dispatch mode, as `capped` is one: these frames say nothing of the place.
 BETWEEN = re.compile(
-    r"helpers[\\/]memory[\\/]meter[\\/]\w+\.py"
+    r"(?:helpers|gpu_memory_workbook)[\\/]memory[\\/]meter[\\/]\w+\.py"
     r"|[\\/]torch[\\/](?:_dynamo[\\/]eval_frame|_compile|utils[\\/]_python_dispatch)\.py"
 )
 BEGINS = re.compile(r"Traceback \(most recent call last\)")

@@ -60,7 +60,7 @@ def engine_of(name: str, stage: int) -> Callable[..., DataParallelEngine]:
 def join() -> torch.device:
     """Join the ranks that torchrun started; this rank's device."""
     if "RANK" not in os.environ or "LOCAL_RANK" not in os.environ:
-        do = "torchrun --standalone --nproc-per-node 4 -m helpers.techniques.zero"
+        do = f"torchrun --standalone --nproc-per-node 4 -m {__package__}"
         raise WorkbookError("this process is not a rank", "a start by torchrun, which starts them all", do)
     local = int(os.environ["LOCAL_RANK"])
     if torch.cuda.device_count() > local:
@@ -116,9 +116,7 @@ def report(title: str, losses: list[Tensor], last: RankStep) -> None:
 
 def arguments(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="torchrun ... -m helpers.techniques.zero",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog=f"torchrun ... -m {__package__}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--stage", type=int, choices=range(4), default=3)
     parser.add_argument("--engine", choices=("ours", "fsdp2", "deepspeed"), default="ours")
