@@ -45,6 +45,7 @@ def add(commands: Commands) -> None:
         add_question(kinds, question)
     for name, example in (("zero", "zero llama-2-70b --ranks 8"), ("kv_cache", "kv llama-3-8b --users 64")):
         _model_by_position(add_question(kinds, OFFERED[name], _of_one_model(OFFERED[name], example)))
+    add_question(commands, OFFERED["can_i_run"])
     add_offload(kinds)
     add_megatron(kinds)
 

@@ -44,6 +44,7 @@ class Question:
     last: Callable[[Values], int] | None = None  # where the control "step" ends, of what happens step by step
     longest: Callable[[Values], int] | None = None  # where it ends at most, whatever controls choose
     interval_ms: int = 0
+    typed: Collection[str] = ()  # controls that take what they do not offer, as a name of the hub
     closes: bool = False  # whether controls that are not used give up their place
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 

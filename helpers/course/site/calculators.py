@@ -22,11 +22,14 @@ class Control:
     value: Any
     used: bool
     in_front: bool = True
+    typed: bool = False
 
     @property
     def kind(self) -> str:
-        if self.name in (VALUE, CONFIG):
-            return "typed" if self.name == VALUE else "file"
+        if self.name == CONFIG:
+            return "file"
+        if self.typed:
+            return "typed"
         return "slider" if all(isinstance(choice, int) for choice in self.choices) else "menu"
 
     @property
@@ -63,4 +66,5 @@ def _page(slug: str) -> Page:
 def controls(of: Calculator, used: Collection[str]) -> Iterator[Control]:
     """All of them, in their order; a config, whose path a browser does not have, is a file to choose."""
     for name, (text, choices) in of.options.items():
-        yield Control(name, text, tuple(choices), of.start[name], name in used or name == CONFIG, name in of.front)
+        typed, shown = name == VALUE or name in of.question.typed, name in used or name == CONFIG
+        yield Control(name, text, tuple(choices), of.start[name], shown, name in of.front, typed)

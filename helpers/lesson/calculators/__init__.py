@@ -12,6 +12,7 @@ from .answers import CalculatorAnswer, MemoryAnswer
 from .attention import AttentionAnswer, attention, attention_answer
 from .block_map import BlockMapAnswer, block_map, block_map_answer
 from .calculator import Calculator
+from .can_i_run import UsesAnswer, can_i_run, can_i_run_answer
 from .checkpointing import CheckpointingAnswer, checkpointing, checkpointing_answer
 from .engine_memory import EngineAnswer, engine_answer
 from .engine_others import LlamaCppAnswer, SglangAnswer, llamacpp_answer, sglang_answer

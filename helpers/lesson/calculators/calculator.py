@@ -99,7 +99,11 @@ class Calculator:
 
         output = w.HTML()
         output.add_class(ANSWER)
-        boxes = {name: w.HBox(_control(w, name, *option, self.start[name])) for name, option in self.options.items()}
+        typed = {VALUE, *self.question.typed}
+        boxes = {
+            name: w.HBox(_control(w, name, *option, self.start[name], typed=name in typed))
+            for name, option in self.options.items()
+        }
         controls = {name: box.children[0] for name, box in boxes.items()}
 
         def redraw(change: object = None) -> None:
@@ -231,16 +235,16 @@ def _choices(choices: Sequence[Any], start: Any) -> list[Any]:
     return sorted([*choices, start]) if numbers else [start, *choices]
 
 
-def _control(w: Any, name: str, text: str, choices: Sequence[Any], value: object) -> list[Any]:
+def _control(w: Any, name: str, text: str, choices: Sequence[Any], value: object, *, typed: bool) -> list[Any]:
     """A menu of names, or a box with a number, beside which a slider moves over the choices.
 
     JupyterLab takes the arrow keys from a menu, and leaves them to a box. A config's path and a calculator's one number
     are typed as well; the answer waits for the end of it.
     """
     layout, style = w.Layout(width="auto", flex="1 1 auto"), {"description_width": "120px"}
-    if name == VALUE:
-        typed = {"options": choices, "ensure_option": False, "continuous_update": False}
-        return [w.Combobox(value=str(value), description=text, layout=layout, style=style, **typed)]
+    if typed:
+        free = {"options": choices, "ensure_option": False, "continuous_update": False}
+        return [w.Combobox(value=str(value), description=text, layout=layout, style=style, **free)]
     if name == CONFIG:
         hint = "path of a config.json, or of its folder"
         return [w.Text(value, description=text, placeholder=hint, continuous_update=False, layout=layout, style=style)]

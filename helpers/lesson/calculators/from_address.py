@@ -20,6 +20,7 @@ from .allocation import ALLOCATION
 from .attention import ATTENTION
 from .block_map import BLOCKS
 from .calculator import Calculator
+from .can_i_run import CAN_I_RUN
 from .checkpointing import CHECKPOINTING
 from .fine_tuning import FINE_TUNING
 from .kv_cache import KV_CACHE
@@ -42,6 +43,7 @@ MOST_BYTES = 2**20  # of a chosen config
 
 
 OFFERED: dict[str, Question] = {
+    "can_i_run": CAN_I_RUN,
     "training_memory": TRAIN,
     "fine_tuning": FINE_TUNING,
     "checkpointing": CHECKPOINTING,

@@ -1,0 +1,172 @@
+"""Can I run it? A model on a card: served, fine-tuned, trained; verdicts, the most that fits, what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+from urllib.parse import urlencode
+
+from ...catalog.devices import Device, device
+from ...catalog.hardware import without_bf16, without_cuda
+from ...catalog.models import model as resolve_model
+from ...catalog.shape import ModelShape
+from ...memory.breakdown import format_bytes
+from ...memory.fit import Room, Verdict
+from ...questions.parameters import ANY_CONFIG, CONTEXT, GPU, MODEL, RESERVE, SEQUENCE, SERVED, changed
+from ...questions.question import Question
+from ...questions.setups import within_positions
+from ..drawing.bars import stacked_bars
+from ..drawing.pictures import Card
+from .answers import CalculatorAnswer, plural, said_of_card
+from .calculator import Calculator
+from .uses import Use, uses
+
+COLUMNS = ("to", "GiB", "verdict", "the most that fits, or what to change")
+
+
+@dataclass(frozen=True)
+class UsesAnswer(CalculatorAnswer):
+    """What can be done with `model` on `gpu`, one row each, from serving to training every weight."""
+
+    model: ModelShape
+    gpu: Device
+    users: int
+    context: int
+    sequence: int
+    uses: tuple[Use, ...]
+    reserve_bytes: int | None = None
+
+    @property
+    def title(self) -> str:
+        fits = [use.name for use in self.uses if use.fits]
+        named = f"{', '.join(fits) or 'none of these'} {'fit' if len(fits) > 1 else 'fits'}"
+        return f"{self.model.name} on the {self.gpu.title}: {named}"
+
+    @property
+    def question(self) -> Question:
+        return CAN_I_RUN
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        sizes = {"users": self.users, "context": self.context, "sequence": self.sequence}
+        return {"model": self.model, **said_of_card(self.gpu, self.reserve_bytes), **sizes}
+
+    def lines(self) -> Iterator[str]:
+        names = max(len(use.name) for use in self.uses)
+        yield f"{'':<{names}}  {'needs':>12}"
+        for use in self.uses:
+            need = format_bytes(use.parts.total) if use.setup else "?"
+            said = f"{use.verdict or 'no answer'}: {_rest(use)}"
+            yield f"{use.name:<{names}}  {need:>12}   {said}"
+
+    def sentences(self) -> Iterator[str]:
+        yield f"Served: {plural(self.users, 'user')} × {self.context:,} tokens."
+        yield f"Trained: one sequence of {self.sequence:,} tokens, layers checkpointed, AdamW, adapters of rank 16."
+        if any(use.on_attention for use in self.uses):
+            yield "Its experts take no adapters: attention alone has them."
+        kept = Room(self.gpu, self.reserve_bytes)
+        if kept.reserve_bytes:
+            yield f"Of the card {kept.kept_told} are kept for {kept.reserve.told}."
+        if any(use.verdict is Verdict.TIGHT for use in self.uses):
+            yield "What is tight has the bytes, and not that reserve."
+        yield from without_cuda(self.gpu)
+        yield from without_bf16(self.gpu, "bf16")
+
+    @property
+    def cards(self) -> tuple[Card, ...]:
+        bars = {use.name: use.parts for use in self.uses if use.setup}
+        return (stacked_bars(self.title, bars, {self.gpu.title: self.gpu.capacity_bytes}),)
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        return {
+            "model": self.model.name,
+            "device": self.gpu.name,
+            "capacity_bytes": self.gpu.capacity_bytes,
+            "reserve_bytes": Room(self.gpu, self.reserve_bytes).reserve_bytes,
+            "uses": {use.name: use.figures for use in self.uses},
+        }
+
+    def as_html(self) -> str:
+        """The table first. A page that knows where calculators and chapters lie makes links of `data-`."""
+        head = "".join(f"<th>{name}</th>" for name in COLUMNS)
+        rows = "".join(_row(use) for use in self.uses)
+        style = "border-collapse:collapse;width:100%;font-size:14px"
+        table = f'<table class="uses" style="{style}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+        return f'<div tabindex="0" style="overflow-x:auto">{table}</div>{super().as_html()}'
+
+
+def _row(use: Use) -> str:
+    need = f"{use.parts.total / 2**30:,.1f}" if use.setup else "?"
+    page, settings = use.page
+    more = f' <a data-to="calculators/{page}.html#{escape(urlencode(settings))}">in full</a>' if page else ""
+    more += f' <a data-chapter="{use.chapter}">why</a>'
+    style = "user-select:all;cursor:copy;overflow-wrap:anywhere;font-size:11.5px"
+    command = f'<br><code style="{style}">{escape(use.command)}</code>' if use.command else ""
+    kind = str(use.verdict or "unknown").replace(" ", "-")
+    cells = (escape(use.name) + more, need, str(use.verdict or "no answer"), escape(_rest(use)) + command)
+    said = "".join(f'<td style="text-align:left;vertical-align:top;padding:4px 8px">{cell}</td>' for cell in cells)
+    return f'<tr class="{kind}">{said}</tr>'
+
+
+def _rest(use: Use) -> str:
+    """The most that fits, what to change, or why there is no answer."""
+    return use.refused or (f"at most {use.most_told}" if use.fits else use.change)
+
+
+def can_i_run_answer(
+    model: ModelShape | str,
+    gpu: str | Device,
+    users: int = 1,
+    context: int = 8192,
+    sequence: int = 2048,
+    reserve_bytes: int | None = None,
+) -> UsesAnswer:
+    """`model` on one `gpu`: served to `users` of `context` tokens, and fine-tuned and trained on one sequence.
+
+    Each row is the answer of the question that it belongs to: serving by Transformers' forward, prompts in pieces (of a
+    GGUF file by llama.cpp), QLoRA, LoRA and full training with AdamW and full checkpointing. WorkbookError for an
+    unknown model or card; a row that has no answer says why. A table of positions limits both lengths.
+
+    >>> answer = can_i_run_answer("llama-3.1-8b", "rtx-4090")
+    >>> [(use.name, round(use.parts.total / 2**30, 1)) for use in answer.uses if use.fits][-2:]
+    [('QLoRA', 12.7), ('LoRA', 18.9)]
+    """
+    shape, card = resolve_model(model), device(gpu)
+    context, sequence = within_positions(shape, context), within_positions(shape, sequence)
+    found = tuple(uses(shape, card, users, context, sequence, reserve_bytes))
+    return UsesAnswer(shape, card, users, context, sequence, found, reserve_bytes)
+
+
+def can_i_run(**start: object) -> Calculator:
+    """The live calculator. `start` moves its controls: `can_i_run(model="qwen3-32b", gpu="h100")`."""
+    return Calculator(CAN_I_RUN, start)
+
+
+[_USERS] = (one for one in SERVED if one.name == "users")
+CAN_I_RUN = Question(
+    "can-i-run",
+    "a model on your card: served, fine-tuned, trained; verdicts, the most that fits, what to change",
+    can_i_run_answer,
+    changed(
+        (MODEL, GPU, _USERS, CONTEXT, SEQUENCE, RESERVE, ANY_CONFIG),
+        model={"by_position": True, "required": False, "start": "llama-3.1-8b"},
+        gpu={"required": True, "start": "rtx-4090-24gb"},
+        context={"default": 8192, "steps": tuple(1024 * 2**power for power in range(8))},
+        sequence={"label": "training sequence, tokens"},
+    ),
+    family=(),
+    title="Can I run it?",
+    asks="Which model, on which card, to do what?",
+    invites="Name your model and your card. Then ask for more users, or a longer context.",
+    controls=("model", "config", "gpu", "users", "context", "sequence", "reserve"),
+    front=("model", "gpu", "users", "context", "sequence"),
+    typed=("model", "gpu"),
+    presets={
+        "8B on 12 GB": {"model": "llama-3.1-8b", "gpu": "rtx-3060-12gb"},
+        "8B on my 24 GB": {"model": "llama-3.1-8b", "gpu": "rtx-4090-24gb"},
+        "70B for 50 people, H100": {"model": "llama-3.1-70b", "gpu": "h100-80gb", "users": 50},
+    },
+)
