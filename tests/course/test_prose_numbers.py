@@ -9,12 +9,13 @@ import pytest
 from helpers.catalog import Adapter, ServeSetup, TrainSetup, device
 from helpers.course import notebook as nb
 from helpers.lesson import job
-from helpers.memory import budget
+from helpers.memory import activations, budget
 from tests.house.tree import ROOT
 
 GIB, GB = 2**30, 10**9
 JOB = budget.train(job.SETUP)
 QLORA = replace(job.SETUP, checkpointing="full", adapter=Adapter(targets="all-linear", base="nf4-dq"))
+ADVISED = Adapter(base="nf4-dq")  # as `training_memory` advises it: on two linear layers of each, peft's default
 QLORA_GIB = budget.train(QLORA).peak_bytes / GIB
 COPIES = 2 * (8_030_261_248 - 128_256 * 4_096)  # all weights but the table of input words, in BF16
 
@@ -26,6 +27,21 @@ def gib(**changes) -> float:
 def of_a_layer(precision: str) -> float:
     setup = replace(job.SETUP, precision=precision)
     return budget.bytes_saved_by(setup, setup.model.layers[0]) / 2**20
+
+
+def more_under_autocast(kept_for: str) -> float:
+    """MiB that a layer keeps more under autocast than in BF16, in the rows whose names hold these words."""
+    rows = [
+        activations.saved_by_layer(replace(job.SETUP, precision=precision), LAYER)
+        for precision in ("autocast-bf16", "bf16")
+    ]
+    autocast, bf16 = (sum(size for name, size in row.items() if kept_for in name) for row in rows)
+    return (autocast - bf16) / 2**20
+
+
+def loss_peak(**changes) -> float:
+    answer = budget.train(replace(job.SETUP, **changes))
+    return max(answer.at("end_of_forward").total, answer.at("loss").total) / GIB
 
 
 def sequence() -> float:
@@ -46,6 +62,8 @@ def longer_qlora() -> float:
 
 
 COPIED = COPIES / JOB.parts["activations"]
+LAYER = job.SETUP.model.layers[0]
+COPIES_OF_A_LAYER = 2 * (LAYER.attention.parameters + LAYER.mlp.parameters)
 CACHE = budget.serve(ServeSetup("llama-3.1-8b", users=1, context=2048)).parts["kv_cache"]
 FIRST = JOB.parts["parameters"] + JOB.parts["optimizer"]
 FEW = budget.train(TrainSetup("tiny-llama", precision="fp32", optimizer="adamw-fused", sequence=32))
@@ -56,22 +74,31 @@ NUMBERS = [
     ("00", "00-sixteen", "logits | 121.5", "{:.1f}", lambda: JOB.peak_bytes / GIB),
     ("00", "00-sixteen", "activations are 28.8 GiB", "{:.1f}", lambda: JOB.parts["activations"] / GIB),
     ("00", "00-sixteen", "Half of those activations", "{}", lambda: "Half" if 0.47 < COPIED < 0.53 else COPIED),
+    ("00", "00-least-compared", "fall by 14 GiB", "{:.0f}", lambda: loss_peak() - loss_peak(checkpointing="full")),
+    ("00", "00-least-compared", "to 107.", "{:.0f}.", lambda: loss_peak(checkpointing="full")),
+    ("00", "00-gates", "need 0.4 GiB less", "{:.1f}", lambda: QLORA_GIB - gib(checkpointing="full", adapter=ADVISED)),
     ("00", "00-doors", "12.7 GiB with 2,048", "{:.1f}", lambda: budget.train(QLORA).peak_bytes / GIB),
     ("00", "00-doors", "8.7 do not depend", "{:.1f}", lambda: 2 * QLORA_GIB - longer_qlora()),
     ("00", "00-doors", "The other 4.0 are", "{:.1f}", lambda: longer_qlora() - QLORA_GIB),
     ("01", "01-ridge-why", "An H100 has 295", "{:.0f}", lambda: 989e12 / device("h100").memory_bytes_per_s),
     ("01", "388ce1fa", "0.27 GB at 2,048", "{:.2f}", lambda: CACHE / GB),
     ("02", "02-autocast", "keeps 888 MiB", "{:.0f}", lambda: of_a_layer("autocast-bf16")),
-    ("02", "02-autocast", "Your 392 are", "{:.0f}", lambda: of_a_layer("bf16")),
+    ("02", "02-autocast", "counts | 392 |", "{:.0f}", lambda: of_a_layer("bf16")),
+    ("02", "02-autocast", "218 million", "{:.0f}", lambda: COPIES_OF_A_LAYER / 2 / 1e6),
+    ("02", "02-autocast", "weights | 416 |", "{:.0f}", lambda: COPIES_OF_A_LAYER / 2**20),
+    ("02", "02-autocast", "copies more | 48 |", "{:.0f}", lambda: more_under_autocast("projections")),
+    ("02", "02-autocast", "in FP32 | 32 more", "{:.0f}", lambda: more_under_autocast("normalised")),
     ("02", "02-more", "kept 2.7 MiB", "{:.1f}", lambda: FEW.at("loss").parts["activations"] / 2**20),
-    ("02", "02-more", "took 1.5", "{:.1f}", lambda: FEW.at("loss").parts["logits"] / 2**20),
+    ("02", "02-more", "took 1.5 MiB", "{:.1f}", lambda: FEW.at("loss").parts["logits"] / 2**20),
     ("02", "ba5b957d", "takes 56 MiB", "{:.0f}", lambda: 2 * 2_048 * 14_336 / 2**20),
     ("02", "do-this-ask", "loss peak | 103.7", "{:.1f}", lambda: (FIRST + COPIES) / GIB),
     ("02", "do-this-ask", "17.8 for each", "{:.1f}", sequence),
+    ("02", "do-this-ask", "checkpointed | 107.3", "{:.1f}", lambda: loss_peak(checkpointing="full")),
     ("02", "do-this-ask", "optimizer peak | 149.6", "{:.1f}", lambda: gib(optimizer="adamw-foreach")),
     ("02", "c8f35b68", "is 103.7 GiB", "{:.1f}", lambda: (FIRST + COPIES) / GIB),
     ("02", "c8f35b68", "another 17.8 for", "{:.1f}", sequence),
-    ("02", "do-this-why", "sequences 34 GiB", "{:.0f}", fused_loss),
+    ("02", "do-this-why", "saves 34 GiB", "{:.0f}", fused_loss),
+    ("02", "do-this-why", "weights, 14.0 GiB", "{:.1f}", lambda: COPIES / GIB),
     ("03", "33be4df1", "12.7 GiB with 2,048", "{:.1f}", lambda: budget.train(QLORA).peak_bytes / GIB),
     ("03", "33be4df1", "9.7 with 512", "{:.1f}", lambda: budget.train(replace(QLORA, sequence=512)).peak_bytes / GIB),
     ("03", "03-longest-why", "10.5 of those 22.8", "{:.1f}", lambda: 12 * 7_292 * 128_256 / GIB),
