@@ -8,13 +8,12 @@ The bars of all chapters have one place, one scale, the same parts in the same c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from ..catalog.devices import device
 from ..catalog.train_setup import TrainSetup
 from ..memory import budget
 from .drawing.bars import Parts, stacked_bars
-from .drawing.pictures import Card, Picture
+from .drawing.pictures import Card
 
 SETUP = TrainSetup("llama-3.1-8b", precision="autocast-bf16", optimizer="adamw-fused", sequence=2048)
 CARD = device("rtx-4090-24gb")
@@ -25,14 +24,3 @@ def bars(title: str, rungs: Mapping[str, TrainSetup | Parts]) -> Card:
     """One bar for each of `rungs`: the parts of a setup's peak by the closed form, or parts that are given."""
     parts = {name: budget.train(one).parts if isinstance(one, TrainSetup) else one for name, one in rungs.items()}
     return stacked_bars(title, parts, {"24 GB:": CARD.capacity_bytes}, "", SCALE_BYTES, NAMES_PX)
-
-
-def in_viewer() -> Picture:
-    """PyTorch's own viewer with what `write_for_viewer` writes of the job's trace: a picture of its page."""
-    words = (
-        "Stripes pile up to 64 G in the first forward pass, stand while gradients take the place of activations, "
-        "and rise to 128 G with the optimizer's states."
-    )
-    return Picture(
-        "The job in PyTorch's viewer", (Path(__file__).parent / "data" / "memory_viz.png").read_bytes(), words
-    )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from math import exp, log
+from statistics import NormalDist
 
 import pytest
 
@@ -11,6 +14,7 @@ from helpers.course import notebook as nb
 from helpers.lesson import job
 from helpers.memory import activations, budget
 from tests.house.tree import ROOT
+from tests.memory.oom.oom_messages import REAL
 
 GIB, GB = 2**30, 10**9
 JOB = budget.train(job.SETUP)
@@ -71,6 +75,8 @@ COPIES_OF_A_LAYER = 2 * (LAYER.attention.parameters + LAYER.mlp.parameters)
 CACHE = budget.serve(ServeSetup("llama-3.1-8b", users=1, context=2048)).parts["kv_cache"]
 FIRST = JOB.parts["parameters"] + JOB.parts["optimizer"]
 FEW = budget.train(TrainSetup("tiny-llama", precision="fp32", optimizer="adamw-fused", sequence=32))
+LENGTHS = NormalDist(6.2, 0.8)  # of the logarithm of a sequence's length, as chapter 03 draws it
+ALLOWED = job.CARD.capacity_bytes - 2**29  # what the job's card leaves to PyTorch beside a context
 NUMBERS = [
     ("00", "00-job", "29.9 GiB", "{:.1f}", lambda: JOB.parts["parameters"] / GIB),
     ("00", "00-job", "| 31.8 GiB", "{:.1f}", lambda: (JOB.parts["activations"] + JOB.parts["logits"]) / GIB),
@@ -107,7 +113,14 @@ NUMBERS = [
     ("02", "do-this-why", "14.0 of autocast", "{:.1f}", lambda: COPIES / GIB),
     ("03", "33be4df1", "12.7 GiB with 2,048", "{:.1f}", lambda: budget.train(QLORA).peak_bytes / GIB),
     ("03", "33be4df1", "9.7 with 512", "{:.1f}", lambda: budget.train(replace(QLORA, sequence=512)).peak_bytes / GIB),
+    ("03", "03-reserved-ask", "tensors of 224 MiB", "{:.0f}", lambda: 4 * 4_096 * 14_336 / 2**20),
+    ("03", "33be4df1", "than 500 tokens", "{:.0f}", lambda: round(exp(LENGTHS.mean), -2)),
+    ("03", "33be4df1", "one in 2,600", "{:,.0f}", lambda: round(1 / (1 - LENGTHS.cdf(log(7_292))), -2)),
     ("03", "03-longest-why", "10.5 of those 22.8", "{:.1f}", lambda: 12 * 7_292 * 128_256 / GIB),
+    ("03", "03-do-this", "2 × 49 GiB", "{:.0f}", lambda: 4 * 200 * 512 * 128_256 / GIB),
+    ("03", "03-do-this", "fraction(0.29)", "{:.2f}", lambda: ALLOWED / device("h100").capacity_bytes),
+    ("03", "03-do-this", "gets 23.1 of", "{:.1f}", lambda: ALLOWED / GIB),
+    ("03", "03-do-this", "H100's 79.2 GiB", "{:.1f}", lambda: device("h100").capacity_bytes / GIB),
 ]  # fmt: skip
 
 
@@ -119,3 +132,24 @@ def test_a_number_in_the_prose_is_the_one_that_helpers_compute(chapter, cell, sa
     (source,) = [one.source for one in nb.read(path).cells if one.id == cell]
     assert said in source
     assert form.format(compute()) in said
+
+
+@pytest.mark.parametrize(
+    ("run", "message", "reason"),
+    [
+        ("A", "2.5, a third cached", "full"),
+        ("B", "1.10, in pieces", "fragmented"),
+        ("C", "2.4, another process has what is missing", "outside"),
+    ],
+)
+def test_the_messages_of_chapter_03_are_real_and_one_is_in_pieces(run, message, reason):
+    (path,) = (ROOT / "notebooks").glob("03_*.ipynb")
+    (table,) = [cell.source for cell in nb.read(path).cells if cell.id == "3d41954a"]
+    row = [float(number) for number in re.search(rf"(?m)^\| {run} \| (.*) \|$", table)[1].split(" | ")]
+    text, why, _ = REAL[message]
+    sizes = [float(size) / {"G": 1, "M": 1024}[unit] for size, unit in re.findall(r"([\d.]+) ([GM])iB", text)]
+    if " reserved in total" in text:  # before PyTorch 2: the sum, and not what is idle
+        sizes.append(sizes[-1] - sizes[2])
+    assert why == reason
+    assert {round(size, 2) for size in sizes} >= {*row}
+    assert (row[0] <= row[1] + row[2]) == (reason == "fragmented")

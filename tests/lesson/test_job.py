@@ -38,9 +38,3 @@ def test_its_bars_share_a_scale_and_the_cards_line(changes):
 def test_parts_may_be_given():
     assert "idle 1.00 GiB" in job.bars("t", {"x": {"idle": 2**30}}).words
     assert "121.50 GiB" in job.bars("t", {"x": budget.train(job.SETUP).parts}).words
-
-
-def test_the_viewers_picture_has_words():
-    assert job.in_viewer().png.startswith(b"\x89PNG")
-    assert "backward" not in job.in_viewer().title
-    assert len(job.in_viewer().alt) > 80

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...catalog.errors import WorkbookError
@@ -73,22 +73,27 @@ def segments(title: str, source: AllocatorReplay | Snapshot | Sequence[Segment],
     return Card(title, foot + 76, tuple(body), f"{_in_words(drawn)}{more}.")
 
 
-def on_card(title: str, ran: AllocatorReplay, capacity_bytes: int) -> Card:
+def on_card(title: str, ran: AllocatorReplay | Mapping[str, AllocatorReplay], capacity_bytes: int) -> Card:
     """All of a card in one row: its segments end to end, framed, what is in none of them, and the refused request.
 
-    WorkbookError for a card smaller than its segments.
+    Several replays have a row each, by name. WorkbookError for a card smaller than its segments.
     """
-    open_bytes = capacity_bytes - sum(segment.size_bytes for segment in ran.segments)
-    if open_bytes < 0:
-        raise WorkbookError(
-            f"a card of {format_bytes(capacity_bytes)}", "one that holds its segments", "pass what the replay had"
-        )
-    grid, foot = SegmentGrid(capacity_bytes, 1), TOP + (1 + bool(ran.oom)) * ROW
-    states = {block.state for segment in ran.segments for block in segment.blocks} | ({OPEN} if open_bytes else set())
-    name = TextMark(LEFT - 8, TOP + 15, f"{short_bytes(capacity_bytes)} card", anchor="end")
-    body = (name, *_end_to_end(ran.segments, open_bytes, grid), *_refused(ran, grid, 1), *_legend(states, foot + 12))
-    words = f"{_in_words(ran.segments)}; {short_bytes(open_bytes)} in no segment.{_refusal_in_words(ran)}"
-    return Card(title, foot + 30, body, words)
+    named = {f"{short_bytes(capacity_bytes)} card": ran} if isinstance(ran, AllocatorReplay) else ran
+    grid, states, y = SegmentGrid(capacity_bytes, 1), set[str](), float(TOP)
+    body, told = list[Mark](), list[str]()
+    for name, one in named.items():
+        open_bytes = capacity_bytes - sum(segment.size_bytes for segment in one.segments)
+        if open_bytes < 0:
+            what, expected = f"a card of {format_bytes(capacity_bytes)}", "one that holds its segments"
+            raise WorkbookError(what, expected, "pass what the replay had")
+        states |= {block.state for segment in one.segments for block in segment.blocks}
+        states |= {OPEN} if open_bytes else set()
+        body += [TextMark(LEFT - 8, y + 15, name, anchor="end"), *_end_to_end(one.segments, open_bytes, grid, y)]
+        body += _refused(one, grid, y + ROW)
+        y += (1 + bool(one.oom)) * ROW
+        words = f"{_in_words(one.segments)}; {short_bytes(open_bytes)} in no segment.{_refusal_in_words(one)}"
+        told.append(words if one is ran else f"{name}: {words}")
+    return Card(title, y + 30, (*body, *_legend(states, y + 12)), " ".join(told))
 
 
 def one_by_one(title: str, events: Sequence[AllocationRequest], first: int = 0) -> Card:
@@ -110,7 +115,8 @@ def one_by_one(title: str, events: Sequence[AllocationRequest], first: int = 0) 
         for block in stage.segments[0].blocks:
             x = LEFT + grid.px(block.address - stage.segments[0].address)
             body += _block(block, grid, x, y, block.address == stage.outcomes[-1].address)
-    states = {block.state for segment in every for block in segment.blocks} | {MARKED_STATE, SPARE}
+    blocks = [block for segment in every for block in segment.blocks]
+    states = {block.state for block in blocks} | {MARKED_STATE} | ({SPARE} if any(map(_spare, blocks)) else set())
     foot = TOP + ROW * len(every)
     told = (f"{request.action} {request.name}: {listed(map(_block_in_words, segment.blocks))}"
             for request, segment in zip(events[first:], every, strict=True))  # fmt: skip
@@ -130,7 +136,7 @@ def segments_at_event(
     plane = Plane(Axis(0, max(len(full), 1), LEFT, RIGHT), Axis(0, highest, top + STRIP, top))
     body = [
         *_rows(ran.segments, grid, marked),
-        *_refused(ran, grid, len(ran.segments)),
+        *_refused(ran, grid, TOP + len(ran.segments) * ROW),
         *_legend({*STATES} - {"pending", OPEN}, top - 24),
         *_series(plane, full, FAINT),
         *_strip_labels(plane, len(ran), capacity_bytes),
@@ -139,7 +145,7 @@ def segments_at_event(
 
 
 def reserved(title: str, replay: AllocatorReplay, capacity_bytes: int | None = None) -> Card:
-    """Allocated and reserved after each event, the gap between them shaded, its share at the peak in the legend.
+    """Allocated and reserved after each event, the gap between them shaded, both peaks in the legend.
 
     `capacity_bytes` draws where the device ends.
     """
@@ -156,14 +162,10 @@ def reserved(title: str, replay: AllocatorReplay, capacity_bytes: int | None = N
         end = f"the card ends at {format_bytes(capacity_bytes)}"
         body += [line, TextMark(RIGHT, line.points[0][1] - 5, end, 11, anchor="end", halo=True)]
     held, live = format_bytes(replay.peak_reserved_bytes), format_bytes(replay.peak_allocated_bytes)
-    entries = {
-        USED: f"allocated, at most {live}",
-        HOLE: "reserved and not in use",
-        INK: f"reserved, at most {held}, {replay.fragmentation:.0%} of it idle",
-    }
+    entries = {USED: f"allocated, at most {live}", HOLE: "reserved and not in use", INK: f"reserved, at most {held}"}
     styled = ((Box(0, 0, 0, 0, fill), text) for fill, text in entries.items())
     card = f" The card ends at {format_bytes(capacity_bytes)}." if capacity_bytes else ""
-    words = f"Bytes over {len(replay):,} events: {entries[USED]}; {entries[INK]} at its peak.{card}"
+    words = f"Bytes over {len(replay):,} events: {entries[USED]}; {entries[INK]}.{card}"
     return Card(title, 342, (*body, *legend(styled, 74, 326, RIGHT)), words)
 
 
@@ -219,17 +221,17 @@ def _rows(every: Sequence[Segment], grid: SegmentGrid, marked: int = 0) -> Itera
             yield from _block(block, grid, LEFT + grid.px(block.address - segment.address), y, block.address == marked)
 
 
-def _end_to_end(every: Sequence[Segment], open_bytes: int, grid: SegmentGrid) -> Iterator[Mark]:
+def _end_to_end(every: Sequence[Segment], open_bytes: int, grid: SegmentGrid, y: float) -> Iterator[Mark]:
     """The segments in one row, each framed around its blocks, and the bytes that are in none."""
     x = float(LEFT)
     for segment in every:
         for block in segment.blocks:
-            yield from _block(block, grid, x + grid.px(block.address - segment.address), TOP, False)
-        yield Box(x, TOP, grid.px(segment.size_bytes), BAR, edge=INK, line=2, kind="segment")
+            yield from _block(block, grid, x + grid.px(block.address - segment.address), y, False)
+        yield Box(x, y, grid.px(segment.size_bytes), BAR, edge=INK, line=2, kind="segment")
         x += grid.px(segment.size_bytes)
     if open_bytes:
-        yield replace(STATES[OPEN][0], x=x, y=TOP, width=grid.px(open_bytes), height=BAR, kind=OPEN)
-        yield TextMark(x + grid.px(open_bytes) / 2, TOP + 15, short_bytes(open_bytes), 11, anchor="middle")
+        yield replace(STATES[OPEN][0], x=x, y=y, width=grid.px(open_bytes), height=BAR, kind=OPEN)
+        yield TextMark(x + grid.px(open_bytes) / 2, y + 15, short_bytes(open_bytes), 11, anchor="middle")
 
 
 def _block(block: SegmentBlock, grid: SegmentGrid, x: float, y: float, marked: bool) -> Iterator[Mark]:
@@ -253,13 +255,13 @@ def _spare(block: SegmentBlock) -> int:
     return 0 if block.is_free else block.size_bytes - block.requested_bytes
 
 
-def _refused(ran: AllocatorReplay, grid: SegmentGrid, row: int) -> Iterator[Mark]:
+def _refused(ran: AllocatorReplay, grid: SegmentGrid, y: float) -> Iterator[Mark]:
     """The request that no segment could serve, as an outline under them."""
     if ran.oom is None:
         return
-    y, name = TOP + row * ROW, f"{ran.oom.name} {short_bytes(ran.oom.size_bytes)}"
+    said = f"{ran.oom.name} {short_bytes(ran.oom.size_bytes)}: {ran.oom.reason}, out of memory"
     yield Box(LEFT, y, grid.px(ran.oom.size_bytes), BAR, edge=INK, line=1.5, dashed=True, kind="refused")
-    yield TextMark(LEFT + 8, y + 15, f"{name}: {ran.oom.reason}, out of memory", 11)
+    yield TextMark(LEFT + 8, y + 15, said, 11)
     yield TextMark(LEFT - 8, y + 15, "refused", anchor="end")
 
 

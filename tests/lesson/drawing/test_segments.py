@@ -152,7 +152,7 @@ def test_of_many_segments_the_largest_are_drawn_and_the_rest_told():
 
 def test_reserved_draws_both_series_and_the_card():
     card = figures.reserved("t", FULL, CARD_BYTES)
-    assert any("reserved, at most 90.00 MiB, 20% of it idle" in getattr(mark, "text", "") for mark in card.marks)
+    assert any(getattr(mark, "text", "") == "reserved, at most 90.00 MiB" for mark in card.marks)
     curve = next(mark for mark in card.marks if isinstance(mark, Line) and len(mark.points) == 2 * len(FULL))
     (line,) = (mark for mark in card.marks if isinstance(mark, Line) and mark.kind == "capacity")
     foot = next(mark for mark in card.marks if isinstance(mark, Area)).points[-1][1]
@@ -187,6 +187,17 @@ def test_a_card_in_one_row_is_all_of_it_and_the_refused_request_stands_below_at_
     assert card.words.endswith("24 MiB in no segment. Refused: next 36 MiB, fragmented.")
 
 
+def test_two_replays_have_a_row_each_and_what_was_refused_stands_under_its_own():
+    refused, runs = (replay([alloc("x", size * MIB)], "", 64 * MIB) for size in (80, 40))
+    card = figures.on_card("t", {"before": refused, "after": runs}, 64 * MIB)
+    at = {mark.text: mark.y for mark in card.body if isinstance(mark, TextMark)}
+    assert at["before"] < at["refused"] < at["after"]
+    (outline,) = boxes(card, "refused")
+    assert outline.y < next(box.y for box in boxes(card, "block"))
+    assert "before: Nothing is reserved; 64 MiB in no segment. Refused: x 80 MiB" in card.words
+    assert "after: Segments" in card.words
+
+
 def test_a_card_that_is_full_has_no_open_part():
     assert not boxes(figures.on_card("t", replay([alloc("x", 64 * MIB)], "", 64 * MIB), 64 * MIB), "open")
 
@@ -203,5 +214,8 @@ def test_a_segments_life_has_a_row_for_each_event():
     assert "free a: free 8 MiB, b 2 MiB, free 10 MiB" in card.words
     assert "free b: c 3 MiB, free 17 MiB" in card.words
     assert len({mark.y for mark in card.body if isinstance(mark, Box) and mark.kind.startswith("block")}) == len(events)
+    legends = [{mark.text for mark in figures.one_by_one("t", some).body if isinstance(mark, TextMark)}
+               for some in (events, [alloc("x", 12 * MIB - 1)])]  # fmt: skip
+    assert [("more than was asked for" in texts) for texts in legends] == [False, True]
     with pytest.raises(WorkbookError, match="do not share one segment"):
         figures.one_by_one("t", [alloc("a", 8 * MIB), alloc("z", 30 * MIB)])
