@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from ..catalog import hub
 from ..catalog.adapters import BASES, Adapter
-from ..catalog.devices import DEVICES, Device, device
+from ..catalog.devices import Device, device
 from ..catalog.errors import WorkbookError, require_whole
 from ..catalog.models import MODELS
 from ..catalog.models import model as resolve_model
@@ -176,6 +176,7 @@ def model_word(shape: ModelShape) -> str:
 
 def gpu_word(card: Device) -> str:
     """The catalogue's name of a card, or of its memory."""
-    if DEVICES.get(card.name) != card:
-        raise NoCommandError(card.name)
-    return card.name
+    with suppress(WorkbookError):
+        if device(card.name) == card:
+            return card.name
+    raise NoCommandError(card.name)

@@ -46,8 +46,15 @@ def calculator_pages() -> Iterator[Page]:
 
 
 def _page(slug: str) -> Page:
+    offered = OFFERED[slug]
+    address = f"calculators/{slug}.html"
+    return Page(address, offered.title, "calculator", offered.asks, live(slug), ("calculator.js",))
+
+
+def live(slug: str) -> dict[str, Any]:
+    """What controls.html.j2 shows of a calculator: its controls, and the answer where they stand at first."""
     of, offered, first = calculator(slug), OFFERED[slug], drawn(slug, {})
-    values = {
+    return {
         "slug": slug,
         "offered": offered,
         "invites": of.invites,
@@ -59,8 +66,6 @@ def _page(slug: str) -> Page:
         "behind": set(of.options) - set(of.front),
         "answer": first.html,
     }
-    address = f"calculators/{slug}.html"
-    return Page(address, offered.title, "calculator", offered.asks, values, ("calculator.js",))
 
 
 def controls(of: Calculator, used: Collection[str]) -> Iterator[Control]:

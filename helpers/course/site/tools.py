@@ -13,6 +13,7 @@ from ...lesson.calculators import training_answer
 from ...lesson.calculators.from_address import OFFERED
 from ...lesson.explained import explained_as_json
 from .book import png_size
+from .calculators import live
 from .packages import pins
 from .pages import Page
 
@@ -52,9 +53,10 @@ def tool_pages(root: Path) -> Iterator[Page]:
 
 def _front(root: Path) -> Page:
     width, height = png_size((root / "notebooks" / "one_step.png").read_bytes())
-    values = {"picture": {"width": width, "height": height, "alt": _alt(root)}, "doors": DOORS, "calculators": OFFERED}
+    picture = {"width": width, "height": height, "alt": _alt(root)}
+    values = {**live("can_i_run"), "picture": picture, "doors": DOORS, "calculators": OFFERED}
     about = "Predict, measure and explain GPU memory: calculators, an out-of-memory explainer and a course"
-    return Page("index.html", "The GPU Memory Workbook", "index", about, values, ("explain.js",))
+    return Page("index.html", "The GPU Memory Workbook", "index", about, values, ("calculator.js", "explain.js"))
 
 
 def _alt(root: Path) -> str:

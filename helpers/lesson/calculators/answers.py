@@ -90,10 +90,14 @@ class CalculatorAnswer(ABC):
     def as_html(self) -> str:
         lines = "\n".join(escape(line) for line in self.formula)
         panel = f"{PANEL};line-height:1.45;font-size:12.5px;white-space:pre;overflow-x:auto"
-        sentence = f'<p class="sentence" style="font-size:15px">{escape(self.sentence)}</p>{self._command_as_html()}'
+        return f'{self._picture_as_html()}<pre tabindex="0" style="{panel}">{lines}</pre>{self._said_as_html()}'
+
+    def _picture_as_html(self) -> str:
         wide = f'<div style="min-width:576px">{themed(self.svg)}</div>'  # in less, its letters could not be read
-        picture = f'<div tabindex="0" style="overflow-x:auto">{wide}</div>'
-        return f'{picture}<pre tabindex="0" style="{panel}">{lines}</pre>{sentence}'
+        return f'<div tabindex="0" style="overflow-x:auto">{wide}</div>'
+
+    def _said_as_html(self) -> str:
+        return f'<p class="sentence" style="font-size:15px">{escape(self.sentence)}</p>{self._command_as_html()}'
 
     def _command_as_html(self) -> str:
         """A click selects all of it."""

@@ -14,7 +14,7 @@ from ...catalog.models import model as resolve_model
 from ...catalog.shape import ModelShape
 from ...memory.breakdown import format_bytes
 from ...memory.fit import Room, Verdict
-from ...questions.parameters import ANY_CONFIG, CONTEXT, GPU, MODEL, RESERVE, SEQUENCE, SERVED, changed
+from ...questions.parameters import ANY_CONFIG, CONTEXT, GPU, MODEL, POWERS, RESERVE, SEQUENCE, SERVED, changed
 from ...questions.question import Question
 from ...questions.setups import within_positions
 from ..drawing.bars import stacked_bars
@@ -90,23 +90,25 @@ class UsesAnswer(CalculatorAnswer):
         }
 
     def as_html(self) -> str:
-        """The table first. A page that knows where calculators and chapters lie makes links of `data-`."""
+        """A table in place of the lines. A page that knows where others lie makes links of `data-to`."""
         head = "".join(f"<th>{name}</th>" for name in COLUMNS)
         rows = "".join(_row(use) for use in self.uses)
         style = "border-collapse:collapse;width:100%;font-size:14px"
         table = f'<table class="uses" style="{style}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
-        return f'<div tabindex="0" style="overflow-x:auto">{table}</div>{super().as_html()}'
+        return f'<div tabindex="0" style="overflow-x:auto">{table}</div>{self._picture_as_html()}{self._said_as_html()}'
 
 
 def _row(use: Use) -> str:
     need = f"{use.parts.total / 2**30:,.1f}" if use.setup else "?"
     page, settings = use.page
     more = f' <a data-to="calculators/{page}.html#{escape(urlencode(settings))}">in full</a>' if page else ""
-    more += f' <a data-chapter="{use.chapter}">why</a>'
+    more += f' <a data-to="book/{use.chapter}.html">why</a>'
     style = "user-select:all;cursor:copy;overflow-wrap:anywhere;font-size:11.5px"
-    command = f'<br><code style="{style}">{escape(use.command)}</code>' if use.command else ""
+    rest = escape(_rest(use))
+    if use.command:
+        rest += f'<details><summary>command</summary><code style="{style}">{escape(use.command)}</code></details>'
     kind = str(use.verdict or "unknown").replace(" ", "-")
-    cells = (escape(use.name) + more, need, str(use.verdict or "no answer"), escape(_rest(use)) + command)
+    cells = (escape(use.name) + more, need, str(use.verdict or "no answer"), rest)
     said = "".join(f'<td style="text-align:left;vertical-align:top;padding:4px 8px">{cell}</td>' for cell in cells)
     return f'<tr class="{kind}">{said}</tr>'
 
@@ -154,6 +156,7 @@ CAN_I_RUN = Question(
         (MODEL, GPU, _USERS, CONTEXT, SEQUENCE, RESERVE, ANY_CONFIG),
         model={"by_position": True, "required": False, "start": "llama-3.1-8b"},
         gpu={"required": True, "start": "rtx-4090-24gb"},
+        users={"steps": (*POWERS[:6], 50, *POWERS[6:11])},
         context={"default": 8192, "steps": tuple(1024 * 2**power for power in range(8))},
         sequence={"label": "training sequence, tokens"},
     ),

@@ -101,16 +101,17 @@ class Use:
             adapter = self.setup.adapter
             method, targets = self.name if adapter else FULL, "attention" if self.on_attention else "all linear layers"
             more = {"method": method, "targets": targets, "checkpointing": "full", "sequence": str(self.setup.sequence)}
+            more["attention"] = self.setup.attention
             return "fine_tuning", on | more
         sizes = {"users": str(self.setup.users), "context": str(self.setup.context)}
         return "kv_cache", on | sizes | {"weights": self.setup.weights}
 
     @property
     def chapter(self) -> str:
-        """The chapter that explains it, by number."""
-        if self.setup is None or isinstance(self.setup, ServeSetup):
-            return "05" if self.name.endswith("4 bits") else "12"
-        return "02" if self.setup.adapter is None else "07"
+        """The chapter that explains it, as its file is called."""
+        if isinstance(self.setup, TrainSetup):
+            return "07_optimizers_and_adapters" if self.setup.adapter else "02_where_training_memory_goes"
+        return "05_quantization" if self.name.endswith("4 bits") else "12_the_kv_cache"
 
     @property
     def figures(self) -> dict[str, Any]:

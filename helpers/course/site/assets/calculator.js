@@ -1,6 +1,7 @@
 // A calculator's page: controls to settings, settings to Python, its answer into the page, and the address kept in step.
 
 import { python } from "./python.js";
+import { left } from "./visit.js";
 
 const MODULE = "helpers.lesson.calculators.from_address";
 const form = document.querySelector("form.controls");
@@ -13,6 +14,7 @@ const slots = new Map(); // by place in the answer: an element that never gets l
 let unknown = []; // settings of the address that are no controls: Python says so
 let config; // the text of the chosen file, which never leaves this page
 let busy = false;
+let drawnOnce = false; // until then what stands there is the answer to the settings at first
 let again = false;
 let playing;
 
@@ -100,6 +102,7 @@ async function redraw() {
     return;
   }
   busy = true;
+  if (drawnOnce || Object.keys(moved()).length || config) answer.setAttribute("aria-busy", "true");
   try {
     do {
       again = false;
@@ -109,6 +112,8 @@ async function redraw() {
     show({ error: error.message });
   } finally {
     busy = false;
+    drawnOnce = true;
+    answer.removeAttribute("aria-busy");
   }
 }
 
@@ -119,7 +124,7 @@ function show(drawn) {
     status.textContent = drawn.error;
     return;
   }
-  put(drawn.html);
+  put(drawn.html.replaceAll('data-to="', `href="${form.dataset.top}`));
   status.textContent = drawn.title;
   answer.dataset.text = drawn.text;
   answer.dataset.drawn = Number(answer.dataset.drawn ?? 0) + 1;
@@ -192,13 +197,22 @@ document.querySelector("#copy").addEventListener("click", async (event) => {
   event.target.textContent = "Link copied";
   setTimeout(() => (event.target.textContent = "Copy a link to these settings"), 2000);
 });
-window.addEventListener("hashchange", () => {
-  restore();
-  redraw();
-});
-window.addEventListener("resize", () => {
-  for (const slot of slots.values()) slot.style.minHeight = "";
-});
+window.addEventListener(
+  "hashchange",
+  () => {
+    restore();
+    redraw();
+  },
+  { signal: left() },
+);
+window.addEventListener(
+  "resize",
+  () => {
+    for (const slot of slots.values()) slot.style.minHeight = "";
+  },
+  { signal: left() },
+);
+left().addEventListener("abort", () => clearInterval(playing));
 
 restore();
 redraw();

@@ -1,11 +1,10 @@
-// Calls of Python from a page. The worker starts at the first call, or when `start` is called, and lives with the page.
+// Calls of Python from a page. The worker starts at the first call, or when `start` is called, and lives with the visit.
 
-const bar = document.querySelector("#python progress");
-const said = document.querySelector("#python .said");
 const here = new URL("..", import.meta.url);
 const waiting = new Map();
 let worker;
 let calls = 0;
+let last = []; // what was said, for the next page
 
 export function start() {
   if (worker) return;
@@ -50,7 +49,12 @@ function failed(why) {
   waiting.clear();
 }
 
+document.addEventListener("visited", () => last.length && say(...last));
+
 function say(text, share) {
+  last = [text, share];
+  const said = document.querySelector("#python .said");
+  const bar = document.querySelector("#python progress");
   if (!said) return;
   said.textContent = text;
   bar.value = share;

@@ -1,5 +1,7 @@
 // What every page has: the switch between light and dark, and the search over the book.
 
+import "./visit.js";
+
 const root = document.documentElement;
 const top_ = new URL("..", import.meta.url);
 const box = document.querySelector("#search");
@@ -65,6 +67,7 @@ box.addEventListener("keydown", (event) => {
 document.addEventListener("click", (event) => {
   if (!event.target.closest("search")) hide();
 });
+document.addEventListener("visited", hide);
 document.addEventListener("keydown", (event) => {
   if (event.key === "/" && !event.target.closest("input, textarea, select")) {
     event.preventDefault();

@@ -1,0 +1,125 @@
+"""Each row is the answer of the question that it belongs to, at its own calculator and at its own command."""
+
+import json
+import re
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from helpers.catalog import Split, WorkbookError, device
+from helpers.catalog.setup_fields import flag_of
+from helpers.cli import main
+from helpers.lesson.calculators import can_i_run, can_i_run_answer, uses
+from helpers.lesson.calculators.from_address import OFFERED, drawn
+from helpers.memory import budget
+from helpers.memory.fit import Room
+from tests.catalog.gguf_files import gguf, llama, llama_tensors
+from tests.house.tree import ROOT
+
+ASKED = [
+    ("llama-3.1-8b", "rtx-4090", {}),
+    ("llama-3.1-70b", "h100-80gb", {"users": 50}),
+    ("mixtral-8x7b", "h200", {"sequence": 512}),
+    ("gpt-oss-20b", "rtx-4090", {}),
+    ("qwen3:8b", "12GiB", {"users": 3, "context": 2048}),
+    ("gpt2", "t4", {}),
+]
+asked = pytest.mark.parametrize(
+    ("model", "gpu", "more"), ASKED, ids=lambda value: value if isinstance(value, str) else ""
+)
+
+
+@asked
+def test_a_row_is_what_its_command_prints(model, gpu, more, capsys):
+    for use in can_i_run_answer(model, gpu, **more).uses:
+        closed = ["--no-traced"] if "fine-tuning" in use.command else []
+        assert main([*shlex.split(use.command)[1:], "--json", *closed]) == 0
+        assert json.loads(capsys.readouterr().out)["peak_bytes"] == use.parts.total, use.name
+
+
+@asked
+def test_a_row_leads_to_the_calculator_with_its_settings_and_to_a_chapter(model, gpu, more):
+    for use in can_i_run_answer(model, gpu, **more).uses:
+        slug, settings = use.page
+        found = drawn(slug, settings)
+        assert not found.failed, found.text
+        assert set(settings) <= set(OFFERED[slug].controls)
+        if slug == "fine_tuning":
+            assert f"{use.parts.total / 2**30:,.2f} GiB at the peak" in found.title or use.parts.total < 2**30
+        assert (ROOT / "notebooks" / f"{use.chapter}.ipynb").is_file()
+
+
+@asked
+def test_the_most_fits_and_more_does_not(model, gpu, more):
+    """The next page of context, user or length of sequence is too much, or there is none."""
+    for use in can_i_run_answer(model, gpu, **more).uses:
+        room = use.room.for_tensors_bytes
+        if not use.fits:
+            assert use.parts.total > room
+            assert use.change
+            continue
+        for name, most in use.most.items():
+            assert uses._parts(replace(use.setup, **{name: most}), use.room.card).total <= room
+            above = {"users": most + 1, "context": most + uses.PAGE, "sequence": 2 * most}[name]
+            end = uses.MOST_USERS if name == "users" else uses.longest_context(use.setup.model) or uses.MOST_TOKENS
+            if above <= end:
+                assert uses._parts(replace(use.setup, **{name: above}), use.room.card).total > room, (use.name, name)
+
+
+def test_cards_that_are_named_are_the_fewest():
+    found = {use.name: use for use in can_i_run_answer("llama-3.1-70b", "h100-80gb", users=50).uses}
+    assert found["serve in bf16"].change == "4 of these cards, tensor parallel"
+    assert found["train every weight"].change == "32 of these cards, under FSDP2"
+    setup, h100 = found["train every weight"].setup, device("h100-80gb")
+    for count, fits in ((16, False), (32, True)):
+        need = budget.train(replace(setup, split=Split(fsdp=count)), h100).peak_bytes
+        assert (need <= Room(h100, None, count).for_tensors_bytes) == fits
+
+
+def test_adapters_are_offered_where_they_can_be():
+    """Experts that are stacked in one parameter take none: attention alone has them, and the answer says so."""
+    answer = can_i_run_answer("mixtral-8x7b", "h200")
+    assert [use.on_attention for use in answer.uses] == [False, False, True, True, False]
+    assert "attention alone has them" in answer.sentence
+    assert "attention alone" not in can_i_run_answer("llama-3.1-8b", "h200").sentence
+
+
+def test_a_checkpoint_in_4_bits_is_served_as_it_ships():
+    assert [use.name for use in can_i_run_answer("gpt-oss-20b", "h100").uses][:2] == ["serve in mxfp4", "QLoRA"]
+
+
+def test_a_gguf_file_is_served_by_llama_cpp_alone(tmp_path):
+    file = tmp_path / "model-Q4_K_M.gguf"
+    file.write_bytes(gguf(llama(), llama_tensors()))
+    (use,) = can_i_run_answer(str(file), "rtx-3060").uses
+    assert (use.name, use.fits) == ("serve with llama.cpp", True)
+    assert use.most["context"] == 8192  # which its positions end
+    assert "--engine llama.cpp" in use.command
+
+
+def test_what_has_no_answer_says_why():
+    """A card whose kernels lack a format answers the other rows."""
+    found = can_i_run_answer("llama-3.1-8b", "m3-max-64gb")
+    assert all(use.setup or use.refused for use in found.uses)
+    with pytest.raises(WorkbookError, match="unknown device"):
+        can_i_run_answer("llama-3.1-8b", "h1000")
+
+
+def test_html_has_a_row_for_each_and_links_that_a_page_can_make():
+    answer = can_i_run().answer()
+    html = answer.as_html()
+    assert len(re.findall("<tr class=", html)) == len(answer.uses) == 5
+    assert (
+        re.findall(r'data-to="(calculators/\w+)\.html#', html)
+        == ["calculators/kv_cache"] * 2 + ["calculators/fine_tuning"] * 3
+    )
+    assert "href" not in html  # a notebook has no such pages
+
+
+def test_its_command_takes_the_model_by_position(capsys):
+    command = can_i_run_answer("qwen3-32b", "h100", users=4).command
+    assert command == "workbook can-i-run qwen3-32b --gpu h100-80gb --users 4"
+    assert main(shlex.split(command)[1:]) == 0
+    assert "serve in 4 bits" in capsys.readouterr().out
+    assert flag_of("users") == "--users"
