@@ -25,6 +25,7 @@ USAGE_ERROR, INTERRUPTED = 2, 130
 # load, and in taking their modules apart at the end. Commands that leave nothing behind end at once.
 LOADING_THRESHOLD = 100_000  # objects that are made before the collector looks
 THAT_ONLY_ANSWER = (
+    "can-i-run",
     "estimate",
     "plan",
     "explain-oom",

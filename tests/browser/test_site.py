@@ -26,6 +26,7 @@ from helpers.course.site.tools import examples
 from helpers.lesson.calculators.from_address import OFFERED, calculator, drawn, drawn_as_json
 from helpers.memory.oom import explain
 from helpers.questions.parameter import CONFIG
+from tests.catalog.gguf_files import gguf, llama, llama_tensors
 from tests.house.tree import ROOT
 from tests.memory.oom.oom_messages import REAL
 from tests.needs import missing
@@ -228,6 +229,53 @@ def test_a_config_is_chosen_from_a_file_and_stays_in_the_page(
     assert page.evaluate("document.querySelector('#set-config').files.length") == 0
 
 
+def test_the_header_of_a_gguf_file_is_read_in_the_page(page: Any, address: str, tmp_path: Path) -> None:
+    (tmp_path / "model-Q4_K_M.gguf").write_bytes(gguf(llama(), llama_tensors()))
+    page.goto(f"{address}index.html")
+    until(page, f"{DRAWN} > 0")
+    page.click("details.more summary")
+    page.set_input_files("#set-config", tmp_path / "model-Q4_K_M.gguf")
+    until(page, f"{DRAWN} > 1")
+    assert "serve with llama.cpp" in page.inner_text("table.uses")
+    assert "--engine llama.cpp" in page.evaluate("document.querySelector('table.uses code').textContent")
+
+
+def test_the_front_page_answers_for_any_model_and_leads_on(page: Any, address: str) -> None:
+    """Python is loaded once in a visit, whatever pages it leads to; back again, the settings are the same."""
+    loaded: list[str] = []
+    page.on("request", lambda asked: loaded.append(asked.url) if asked.url.endswith("/manifest.json") else None)
+    page.goto(f"{address}index.html")
+    until(page, f"{DRAWN} > 0")
+    page.fill("#set-model", "Qwen/Qwen2.5-14B-Instruct-AWQ")
+    page.fill("#set-gpu", "16GiB")
+    page.keyboard.press("Tab")
+    settings = {"model": "Qwen/Qwen2.5-14B-Instruct-AWQ", "gpu": "16GiB"}
+    expected = drawn("can_i_run", settings)
+    until(page, f"document.querySelector('#status').textContent === {json.dumps(expected.title)}")
+    assert page.evaluate("document.querySelector('#answer').dataset.text") == expected.text
+    page.click("table.uses a[href*='fine_tuning']")
+    until(page, f"document.title.startsWith('Fine-tuning') && {DRAWN} > 0")
+    assert "QLoRA of Qwen/Qwen2.5-14B" in page.inner_text("#status")
+    page.click("nav a[href$='book/index.html']")
+    until(page, "document.title.startsWith('The book')")
+    page.go_back()
+    until(page, "document.title.startsWith('Fine-tuning')")
+    page.go_back()
+    until(page, f"document.title === 'The GPU Memory Workbook' && {DRAWN} > 0")
+    assert page.input_value("#set-gpu") == "16GiB"
+    assert page.evaluate("document.activeElement.tagName") == "MAIN"  # where a screen reader goes on
+    assert len(loaded) == 1
+
+
+def test_an_answer_that_is_not_yet_that_of_its_settings_says_so(browser: Any, address: str) -> None:
+    page = browser.new_context().new_page()
+    page.goto(f"{address}calculators/kv_cache.html#users=3")
+    until(page, "document.querySelector('#answer').getAttribute('aria-busy') === 'true'")
+    until(page, f"{DRAWN} > 0")
+    assert page.evaluate("document.querySelector('#answer').hasAttribute('aria-busy')") is False
+    page.context.close()
+
+
 @pytest.mark.parametrize("settings", ["modle=gpt2", "model=%3Cimg%20src=x%3E", "micro_batch=0", "micro_batch=-1"])
 def test_a_broken_link_says_what_is_wrong(page: Any, address: str, settings: str) -> None:
     page.goto(f"{address}calculators/training_memory.html#{settings}")
@@ -278,8 +326,11 @@ def test_the_book_typesets_its_formulas_and_finds_words(page: Any, address: str,
         page.wait_for_timeout(50)
     page.fill("#search", "fragmentation expandable")
     page.wait_for_selector("#found a")
-    with page.expect_navigation():  # a page that is closed on its way to another never closes
-        page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    end = time.monotonic() + 20
+    while chapter in page.url:
+        assert time.monotonic() < end
+        page.wait_for_timeout(50)
     assert "/book/" in page.url
     assert chapter not in page.url
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...lesson.calculators.calculator import VALUE, Calculator
-from ...lesson.calculators.from_address import MOST_BYTES, OFFERED, calculator, drawn
+from ...lesson.calculators.from_address import MOST_BYTES, MOST_HEADER_BYTES, OFFERED, calculator, drawn
 from ...questions.parameter import CONFIG
 from .pages import Page
 
@@ -60,6 +60,7 @@ def live(slug: str) -> dict[str, Any]:
         "invites": of.invites,
         "controls": list(controls(of, first.used)),
         "most_bytes": MOST_BYTES,
+        "most_header_bytes": MOST_HEADER_BYTES,
         "closes": offered.closes,
         "interval_ms": offered.interval_ms,
         "presets": offered.presets,

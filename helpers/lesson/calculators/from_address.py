@@ -39,7 +39,9 @@ from .zero import ZERO_STAGES
 MOST = 10**15  # what a whole number in an address may be; each calculator has narrower limits of its own
 LONGEST = 200  # letters of one setting
 CHOSEN = Path("your-model", "config.json")  # where a chosen config is kept; a model without a name has its folder's
+FILE = CHOSEN.with_name("model.gguf")
 MOST_BYTES = 2**20  # of a chosen config
+MOST_HEADER_BYTES = 2**25  # of a GGUF file: metadata with its vocabulary, and the list of tensors
 
 
 OFFERED: dict[str, Question] = {
@@ -125,11 +127,11 @@ def chosen(of: Calculator, control: str, text: str) -> Any:
     return require_whole(control, int(text), -MOST, MOST)
 
 
-def drawn_as_json(name: str, address: str, config: str | None = None) -> str:
+def drawn_as_json(name: str, address: str, config: Any = None) -> str:
     """The same from JSON to JSON: what a page's worker calls. An error has its text under "error".
 
-    `config` is the text of a config.json that a reader chose. It takes the place of the model, as `--model
-    ./config.json` does, and the answer calls it so.
+    `config` is the text of a config.json that a reader chose, or the first bytes of a GGUF file, as JavaScript has
+    them. It takes the place of the model, as `--model ./config.json` does, and the answer calls it so.
     """
     settings = json.loads(address)
     try:
@@ -138,15 +140,21 @@ def drawn_as_json(name: str, address: str, config: str | None = None) -> str:
         answer = asdict(drawn(name, settings))
     except WorkbookError as error:
         answer = {"error": str(error)}
-    return json.dumps(answer).replace(str(CHOSEN.absolute()), "./config.json")
+    text = json.dumps(answer)
+    for path in (CHOSEN, FILE):
+        text = text.replace(str(path.absolute()), f"./{path.name}")
+    return text
 
 
-def kept(config: str) -> str:
-    """Keep the text of a config at CHOSEN, which in a page lies in the memory of its worker; returns the path."""
+def kept(config: Any) -> str:
+    """Keep a config at CHOSEN, or a file's head at FILE: in a page, in the memory of its worker; returns the path."""
+    CHOSEN.parent.mkdir(exist_ok=True)
+    if not isinstance(config, str):
+        FILE.write_bytes(config.to_bytes())
+        return str(FILE.absolute())
     if len(config.encode()) > MOST_BYTES:
         what, expected = f"a file of more than {MOST_BYTES // 2**10:,} KiB", "a config.json, which has a few KiB"
         raise WorkbookError(what, expected, "choose the config.json beside the weights")
-    CHOSEN.parent.mkdir(exist_ok=True)
     CHOSEN.write_text(config, encoding="utf-8")
     return str(CHOSEN.absolute())
 

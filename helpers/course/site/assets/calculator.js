@@ -12,7 +12,7 @@ const play = document.querySelector("#play");
 const file = document.querySelector("#set-config"); // a config.json, where the calculator takes one
 const slots = new Map(); // by place in the answer: an element that never gets lower, so that nothing below it moves
 let unknown = []; // settings of the address that are no controls: Python says so
-let config; // the text of the chosen file, which never leaves this page
+let config; // the text of the chosen config, or the first bytes of a GGUF file; they never leave this page
 let busy = false;
 let drawnOnce = false; // until then what stands there is the answer to the settings at first
 let again = false;
@@ -77,11 +77,12 @@ function forget() {
   if (file) file.value = "";
 }
 
-// One byte more than a config may have is enough to say that there are too many.
+// One byte more than a config may have is enough to say that there are too many. Of a GGUF file the header is enough.
 async function choose() {
   const [chosen] = file.files;
   try {
-    config = await chosen?.slice(0, Number(file.dataset.most) + 1).text();
+    const header = chosen?.name.endsWith(".gguf") && chosen.slice(0, Number(file.dataset.header));
+    config = header ? new Uint8Array(await header.arrayBuffer()) : await chosen?.slice(0, Number(file.dataset.most) + 1).text();
   } catch {
     config = undefined;
     return show({ error: `${chosen.name} cannot be read. Choose it again.` });
