@@ -8,6 +8,7 @@ from typing import Any
 
 from ...lesson.calculators.calculator import VALUE, Calculator
 from ...lesson.calculators.from_address import MOST_BYTES, MOST_HEADER_BYTES, OFFERED, calculator, drawn
+from ...questions.about import ABOUT
 from ...questions.parameter import CONFIG
 from .pages import Page
 
@@ -23,6 +24,7 @@ class Control:
     used: bool
     in_front: bool = True
     typed: bool = False
+    about: str = ""
 
     @property
     def kind(self) -> str:
@@ -73,4 +75,4 @@ def controls(of: Calculator, used: Collection[str]) -> Iterator[Control]:
     """All of them, in their order; a config, whose path a browser does not have, is a file to choose."""
     for name, (text, choices) in of.options.items():
         typed, shown = name == VALUE or name in of.question.typed, name in used or name == CONFIG
-        yield Control(name, text, tuple(choices), of.start[name], shown, name in of.front, typed)
+        yield Control(name, text, tuple(choices), of.start[name], shown, name in of.front, typed, ABOUT.get(name, ""))
