@@ -536,65 +536,308 @@ class Router(Router):
         return chosen
 
 
-@mutant("router", feedback="what will no prompt begin with again?")
+@mutant("router", feedback="Do all turns of a conversation go to one replica")
 class Router(Router):
-    """Remembers the end of every prompt, in a global of the notebook."""
+    """Remembers every prompt, in a global of the notebook."""
 
-    def route(self, prompt, open_counts):
-        global ROUTED
-        ROUTED = globals().get("ROUTED", {})
-        ROUTED[prompt[-4:]] = 1
-        return super().route(prompt, open_counts)
+    def __init__(self, replicas, block_size):
+        super().__init__(replicas, block_size)
+        self.most = 10**6
+
+    @property
+    def sent(self):
+        return globals().setdefault("T", OrderedDict())
+
+    @sent.setter
+    def sent(self, table):
+        pass
 
 
-@mutant("router", feedback="what will no prompt begin with again?")
+@mutant("router", feedback="Do all turns of a conversation go to one replica")
 class Router(Router):
-    """Remembers the end of every prompt, in an attribute of its own method."""
+    """Remembers every prompt, in an attribute of its own method."""
 
-    def route(self, prompt, open_counts):
-        vars(Router.route).setdefault("sent", {})[prompt[-4:]] = 1
-        return super().route(prompt, open_counts)
+    def __init__(self, replicas, block_size):
+        super().__init__(replicas, block_size)
+        self.most = 10**6
+
+    @property
+    def sent(self):
+        return vars(Router.route).setdefault("sent", OrderedDict())
+
+    @sent.setter
+    def sent(self, table):
+        pass
 
 
-@mutant("router", feedback="what will no prompt begin with again?")
+@mutant("router", feedback="Do all turns of a conversation go to one replica")
 class Router(Router):
-    """Remembers the end of every prompt, in a variable of its context."""
+    """Remembers every prompt, in a variable of its context."""
 
     from contextvars import ContextVar
 
-    seen = ContextVar("seen")
+    table = ContextVar("table")
 
-    def route(self, prompt, open_counts):
-        if self.seen.get(None) is None:
-            self.seen.set({})
-        self.seen.get()[prompt[-4:]] = 1
-        return super().route(prompt, open_counts)
+    def __init__(self, replicas, block_size):
+        super().__init__(replicas, block_size)
+        self.most = 10**6
+
+    @property
+    def sent(self):
+        if self.table.get(None) is None:
+            self.table.set(OrderedDict())
+        return self.table.get()
+
+    @sent.setter
+    def sent(self, table):
+        pass
 
 
-@mutant("router", feedback="what will no prompt begin with again?")
+@mutant("router", feedback="Do all turns of a conversation go to one replica")
 class Router(Router):
-    """Remembers the end of every prompt, in a module made by hand."""
-
-    import types
-
-    tables = types.ModuleType("tables")
-    tables.sent = {}  # noqa: RUF012
-
-    def route(self, prompt, open_counts):
-        self.tables.sent[prompt[-4:]] = 1
-        return super().route(prompt, open_counts)
-
-
-@mutant("router", feedback="what will no prompt begin with again?")
-class Router(Router):
-    """Remembers the end of every prompt, in a class that says it is PyTorch's."""
+    """Remembers every prompt, in a class that says it is PyTorch's."""
 
     class Table:
         __module__ = "torch"
-        sent = {}  # noqa: RUF012
+        sent = OrderedDict()
+
+    def __init__(self, replicas, block_size):
+        super().__init__(replicas, block_size)
+        self.most = 10**6
+
+    @property
+    def sent(self):
+        return self.Table.sent
+
+    @sent.setter
+    def sent(self, table):
+        pass
+
+
+@mutant("router", feedback="Do all turns of a conversation go to one replica")
+class Router(Router):
+    """Remembers every prompt, in a name of a library's module."""
+
+    def __init__(self, replicas, block_size):
+        super().__init__(replicas, block_size)
+        self.most = 10**6
+
+    @property
+    def sent(self):
+        return vars(random).setdefault("sent", OrderedDict())
+
+    @sent.setter
+    def sent(self, table):
+        pass
+
+
+@mutant("router", feedback="Do all turns of a conversation go to one replica")
+class Router(Router):
+    """Remembers every prompt, in a library's own cache."""
+
+    def __init__(self, replicas, block_size):
+        super().__init__(replicas, block_size)
+        self.most = 10**6
+
+    @property
+    def sent(self):
+        import linecache
+
+        return linecache.cache.setdefault("sent", OrderedDict())
+
+    @sent.setter
+    def sent(self, table):
+        pass
+
+
+@mutant("router", feedback="Do all turns of a conversation go to one replica")
+class Router(Router):
+    """Remembers every prompt, in a module that a method imports."""
+
+    def __init__(self, replicas, block_size):
+        super().__init__(replicas, block_size)
+        self.most = 10**6
+
+    @property
+    def sent(self):
+        import colorsys
+
+        return vars(colorsys).setdefault("sent", OrderedDict())
+
+    @sent.setter
+    def sent(self, table):
+        pass
+
+
+@mutant("router", feedback="Do all turns of a conversation go to one replica")
+class Router(Router):
+    """Remembers every prompt, in the default of an argument."""
+
+    def __init__(self, replicas, block_size):
+        super().__init__(replicas, block_size)
+        self.most = 10**6
+
+    def table(self, sent=OrderedDict()):  # noqa: B008
+        return sent
+
+    @property
+    def sent(self):
+        return self.table()
+
+    @sent.setter
+    def sent(self, table):
+        pass
+
+
+@mutant("router", feedback="Do all turns of a conversation go to one replica")
+class Router(Router):
+    """Remembers every prompt, in a closure."""
+
+    def closed():
+        sent = OrderedDict()
+        return lambda: sent
+
+    table = staticmethod(closed())
+
+    def __init__(self, replicas, block_size):
+        super().__init__(replicas, block_size)
+        self.most = 10**6
+
+    @property
+    def sent(self):
+        return self.table()
+
+    @sent.setter
+    def sent(self, table):
+        pass
+
+
+@mutant("router", feedback="Do all turns of a conversation go to one replica")
+class Router(Router):
+    """Remembers every prompt, in the frame of a generator."""
+
+    def keep():
+        sent = OrderedDict()
+        while True:
+            yield sent
+
+    table = keep()
+
+    def __init__(self, replicas, block_size):
+        super().__init__(replicas, block_size)
+        self.most = 10**6
+
+    @property
+    def sent(self):
+        return next(self.table)
+
+    @sent.setter
+    def sent(self, table):
+        pass
+
+
+@mutant("router", feedback="Do all turns of a conversation go to one replica")
+class Router(Router):
+    """Remembers every prompt, in an attribute of a tensor."""
+
+    def __init__(self, replicas, block_size):
+        super().__init__(replicas, block_size)
+        self.most, self.mark = 10**6, torch.zeros(1)
+
+    @property
+    def sent(self):
+        return vars(self.mark).setdefault("sent", OrderedDict())
+
+    @sent.setter
+    def sent(self, table):
+        pass
+
+
+@mutant("router", feedback="Do all turns of a conversation go to one replica")
+class Router(Router):
+    """Remembers every prompt, in an array of objects, of which its attribute is an empty view."""
+
+    def __init__(self, replicas, block_size):
+        super().__init__(replicas, block_size)
+        self.most, self.mark = 10**6, numpy.array([OrderedDict()], dtype=object)[:0]
+
+    @property
+    def sent(self):
+        if self.mark.base is None:
+            self.mark = numpy.array([OrderedDict()], dtype=object)[:0]
+        return self.mark.base[0]
+
+    @sent.setter
+    def sent(self, table):
+        pass
+
+
+@mutant("router", feedback="what will no prompt begin with again?")
+class Router(Router):
+    """Remembers the end of every prompt, in attributes of a whole number of a class of its own."""
+
+    class Number(int):
+        pass
+
+    def __init__(self, replicas, block_size):
+        super().__init__(replicas, self.Number(block_size))
 
     def route(self, prompt, open_counts):
-        self.Table.sent[prompt[-4:]] = 1
+        setattr(self.block_size, str(prompt[-4:]), 1)
+        return super().route(prompt, open_counts)
+
+
+@mutant("router", feedback="what will no prompt begin with again?")
+class Router(Router):
+    """Remembers the end of every prompt, in an array of objects."""
+
+    def __init__(self, replicas, block_size):
+        super().__init__(replicas, block_size)
+        self.more = numpy.array([{}])
+
+    def route(self, prompt, open_counts):
+        self.more[0][prompt[-4:]] = 1
+        return super().route(prompt, open_counts)
+
+
+@mutant("router", feedback="what will no prompt begin with again?")
+class Router(Router):
+    """Remembers the end of every prompt, in attributes of a text of bytes."""
+
+    def __init__(self, replicas, block_size):
+        super().__init__(replicas, block_size)
+        self.more = type("Text", (bytes,), {})()
+
+    def route(self, prompt, open_counts):
+        setattr(self.more, str(prompt[-4:]), 1)
+        return super().route(prompt, open_counts)
+
+
+@mutant("router", feedback="what will no prompt begin with again?")
+class Router(Router):
+    """Remembers the end of every prompt, in the states of random numbers."""
+
+    def __init__(self, replicas, block_size):
+        super().__init__(replicas, block_size)
+        self.more = []
+
+    def route(self, prompt, open_counts):
+        self.more.append(random.Random(str(prompt[-4:])))
+        return super().route(prompt, open_counts)
+
+
+@mutant("router", feedback="what will no prompt begin with again?")
+class Router(Router):
+    """Remembers the end of every prompt, in what will be counted next."""
+
+    def __init__(self, replicas, block_size):
+        super().__init__(replicas, block_size)
+        self.more = []
+
+    def route(self, prompt, open_counts):
+        import itertools
+
+        self.more.append(itertools.count(hash(prompt[-4:])))
         return super().route(prompt, open_counts)
 
 
@@ -602,7 +845,9 @@ class Router(Router):
 class Router(Router):
     """Remembers the end of every prompt, in ranges."""
 
-    more = []  # noqa: RUF012
+    def __init__(self, replicas, block_size):
+        super().__init__(replicas, block_size)
+        self.more = []
 
     def route(self, prompt, open_counts):
         self.more.append(range(*prompt[-2:], 1 + prompt[-3]))
@@ -611,52 +856,42 @@ class Router(Router):
 
 @mutant("router", feedback="what will no prompt begin with again?")
 class Router(Router):
-    """Remembers the end of every prompt, in texts of a class of its own."""
-
-    class Text(str):
-        __slots__ = ()
-
-    more = []  # noqa: RUF012
+    """Remembers the end of every prompt, in names of attributes."""
 
     def route(self, prompt, open_counts):
-        self.more.append(self.Text(prompt[-4:]))
+        setattr(self, str(prompt[-4:]), 1)
         return super().route(prompt, open_counts)
 
 
 @mutant("router", feedback="what will no prompt begin with again?")
 class Router(Router):
-    """Remembers the end of every prompt, in a name of a library's module."""
+    """Remembers prompts, in which of two empty lists stands where."""
+
+    def __init__(self, replicas, block_size):
+        super().__init__(replicas, block_size)
+        self.more, self.bits = [], ([], [])
 
     def route(self, prompt, open_counts):
-        vars(random).setdefault("sent", {})[prompt[-4:]] = 1
+        self.more += [self.bits[token % 2] for token in prompt[-99:]]
         return super().route(prompt, open_counts)
 
 
 @mutant("router", feedback="what will no prompt begin with again?")
 class Router(Router):
-    """Remembers the end of every prompt, in the digits of decimal numbers."""
+    """Remembers the end of every prompt, in classes made for it."""
 
-    from decimal import Decimal
-
-    more = []  # noqa: RUF012
+    def __init__(self, replicas, block_size):
+        super().__init__(replicas, block_size)
+        self.more = []
 
     def route(self, prompt, open_counts):
-        self.more.append(self.Decimal("".join(map(str, prompt[-9:]))))
+        self.more.append(type(str(prompt[-4:]), (), {}))
         return super().route(prompt, open_counts)
 
 
-@mutant("router", feedback="what will no prompt begin with again?")
+@mutant("router", feedback="cannot go on in another process")
 class Router(Router):
-    """Remembers the end of every prompt, in the default of an argument."""
-
-    def route(self, prompt, open_counts, sent={}):  # noqa: B006
-        sent[prompt[-4:]] = 1
-        return super().route(prompt, open_counts)
-
-
-@mutant("router", feedback="what will no prompt begin with again?")
-class Router(Router):
-    """Remembers the end of every prompt, in the locals of a generator."""
+    """Remembers the end of every prompt, in the locals of a generator among its attributes."""
 
     def __init__(self, replicas, block_size):
         super().__init__(replicas, block_size)
@@ -716,7 +951,7 @@ class Router(Router):
         for number in reversed(chain):
             self.sent[number] = chosen
             self.sent.move_to_end(number)
-        while len(self.sent) > MOST_VALUES // 2 - 5:
+        while len(self.sent) > MOST_BYTES // 16:
             self.sent.popitem(last=False)
         return chosen
 

@@ -323,3 +323,39 @@ class Router_of_short_texts:
         self.talks[others[-1]] = wanted, self.now
         self.talks = {name: one for name, one in self.talks.items() if self.now - one[1] < 250}
         return wanted
+
+
+class Router_of_entries:
+    """Objects of classes of its own, a dict that makes what it lacks, and a clock that counts; a print was left."""
+
+    class Entry:
+        __slots__ = ("replica", "used")
+
+        def __init__(self, replica, used):
+            self.replica, self.used = replica, used
+
+    def __init__(self, replicas, block_size):
+        import collections
+        import itertools
+
+        self.size, self.clock, self.entries = block_size, itertools.count(), {}
+        self.systems = collections.defaultdict(lambda: None)
+        self.able = lambda counts: [at for at, one in enumerate(counts) if one + 1 <= self.most(counts)]
+
+    def most(self, counts):
+        return LOAD * (sum(counts) + 1) / len(counts) + SLACK
+
+    def route(self, prompt, open_counts):
+        ends = [hash(prompt[:at]) for at in range(self.size, len(prompt) + 1, self.size)]
+        known = next((end for end in reversed(ends) if end in self.entries), None)
+        entry = self.entries.pop(known, None)
+        wanted = entry.replica if entry else self.systems[ends[0]]
+        able = self.able(open_counts)
+        if wanted not in able:
+            wanted = min(able, key=lambda at: open_counts[at])
+        self.systems[ends[0]] = wanted
+        self.entries[ends[-1]] = Router_of_entries.Entry(wanted, next(self.clock))
+        if len(self.entries) > 250:
+            del self.entries[min(self.entries, key=lambda end: self.entries[end].used)]
+        print(len(self.entries), "entries")
+        return wanted

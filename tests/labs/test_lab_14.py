@@ -43,8 +43,8 @@ HALF_RIGHT = {
     "The replica is a hash of the first block": set(),
     "Round robin": set(),
     "Follows prefixes alone": set(),  # the cache of the one replica forgets
-    "in the default of an argument": {"router-found", "router-load"},
-    "in the locals of a generator": {"router-found", "router-load"},
+    "in the default of an argument": set(),  # which no other process has
+    "in attributes of a text of bytes": {"router-found", "router-load"},
     "A window that is larger than most": {"packing-rows", "packing-alone", "packing-neighbours"},
 }
 

@@ -1,0 +1,126 @@
+"""What goes on in another process: what the attributes hold, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import OrderedDict, defaultdict
+from itertools import count
+
+import numpy
+import pytest
+import torch
+
+from helpers.catalog.errors import WorkbookError
+from helpers.lesson import carried as module
+from helpers.lesson.carried import carried, state_of
+
+TABLE: dict = {}
+
+
+class Keeper:
+    """Keeps one value in many ways."""
+
+    in_class: dict = {}  # noqa: RUF012
+
+    class Entry:
+        __slots__ = ("value",)
+
+    def __init__(self, first):
+        self.kept, self.clock, self.array = OrderedDict(first=first), count(5), numpy.arange(6)[::2]
+        self.made = defaultdict(lambda: first)
+        self.tensors = torch.arange(6)[:2], torch.zeros(()), torch.zeros(0, 3, dtype=torch.bfloat16)
+        self.entry = Keeper.Entry()
+        self.entry.value = self
+
+    def all(self):
+        return [
+            *self.kept.values(), next(self.clock), *self.array.tolist(), self.made["new"], *self.tensors[0].tolist(),
+            str(self.tensors[2].dtype), list(self.tensors[2].shape), self.entry.value is self,
+        ]  # fmt: skip
+
+
+def twice(kind, arguments, first, then):
+    """What `first` and, in the next process, `then` make of it."""
+    found, state = carried(kind, arguments, first)
+    return found, carried(kind, arguments, then, state)[0]
+
+
+@pytest.fixture(params=[True, False], ids=["forks", "here"])
+def either_way(request, monkeypatch):
+    monkeypatch.setattr(module, "FORKS", request.param)
+
+
+@pytest.mark.usefixtures("either_way")
+def test_what_attributes_hold_goes_on():
+    right = [7, 0, 2, 4, 7, 0, 1, "torch.bfloat16", [0, 3], True]
+    assert twice(Keeper, (7,), Keeper.all, Keeper.all) == ([7, 5, *right[1:]], [7, 6, *right[1:]])
+
+
+HIDDEN = {
+    "a global": lambda keeper: TABLE,
+    "its class": lambda keeper: Keeper.in_class,
+    "a library": lambda keeper: vars(random).setdefault("table", {}),
+    "a default": lambda keeper, table={}: table,
+    "an attribute of a tensor": lambda keeper: vars(keeper.tensors[1]).setdefault("table", {}),
+}
+
+
+@pytest.mark.parametrize("place", HIDDEN)
+def test_what_is_kept_elsewhere_does_not(place):
+    def keep(keeper):
+        HIDDEN[place](keeper)["kept"] = 1
+        return len(HIDDEN[place](keeper))
+
+    assert twice(Keeper, (7,), keep, lambda keeper: len(HIDDEN[place](keeper))) == (1, 0)
+
+
+def test_a_view_goes_on_without_what_it_is_a_view_of():
+    bases = twice(
+        Keeper,
+        (7,),
+        lambda keeper: keeper.tensors[0]._base is None,
+        lambda keeper: getattr(keeper.array.base, "size", 3),
+    )
+    assert bases == (False, 3)
+
+
+def test_an_offset_that_processes_share_holds_no_number(tmp_path):
+    def set_offset(keeper):
+        try:
+            return os.lseek(file.fileno(), 5, os.SEEK_SET)
+        except OSError:
+            return "closed"
+
+    (tmp_path / "file").write_text("some bytes")
+    with open(tmp_path / "file", "rb") as file:
+        assert carried(Keeper, (7,), set_offset)[0] == "closed"
+
+
+def test_a_state_takes_what_is_in_it():
+    empty = len(state_of({}))
+    assert len(state_of(dict.fromkeys(range(10**9, 10**9 + 100), 1))) - empty == pytest.approx(700, abs=20)
+    assert len(state_of(torch.zeros(1 << 20)[:100])) < 600
+
+
+def test_what_no_other_process_could_go_on_with_is_named():
+    with pytest.raises(WorkbookError, match=r"what dict remembers cannot go on.*generator"):
+        state_of({"keeper": (one for one in ())})
+
+
+@pytest.mark.usefixtures("either_way")
+def test_an_error_is_raised_here_with_its_line():
+    with pytest.raises(ZeroDivisionError) as error:
+        carried(Keeper, (0,), lambda keeper: 1 // keeper.kept["first"])
+    assert error.traceback[-1].path.name == "test_carried.py"
+
+
+def test_who_ends_the_process_is_not_served_here():
+    here = os.getpid()
+    with pytest.raises(RuntimeError, match="Keeper ended its process"):
+        carried(Keeper, (7,), lambda keeper: os.getpid() == here or os._exit(0))
+
+
+def test_prints_are_seen(capsys):
+    carried(Keeper, (7,), lambda keeper: print("kept", keeper.kept["first"]))
+    assert capsys.readouterr().out == "kept 7\n"
