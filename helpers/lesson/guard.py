@@ -82,7 +82,7 @@ _LOOKS = {
 _LOADS = {"CDLL", "PyDLL", "LoadLibrary"}
 # Who may start processes and write files whoever called: what starts ranks, what goes on in a fork, an import that
 # stores what it compiled, PyTorch where it makes the folder of its compiler, an event loop that makes itself a socket.
-_STARTS = (f"{OURS}lesson{os.sep}ranks{os.sep}", f"{OURS}lesson{os.sep}carried.py")
+_STARTS: tuple[str, ...] = (f"{OURS}lesson{os.sep}ranks{os.sep}", f"{OURS}lesson{os.sep}carried.py")
 _STARTS += ("/ipyparallel/", "/torch/_inductor/runtime/cache_dir_utils.py")
 _WAKES = ("asyncio/selector_events.py", "_make_self_pipe")
 _UNCHANGED = (traceback, traceback.StackSummary, linecache, logging)  # what _LOOKS hand a frame on to

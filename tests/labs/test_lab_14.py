@@ -42,7 +42,7 @@ HALF_RIGHT = {
     "One batch job at a time": {"tail-scheduler-first", "tail-scheduler-rush", "tail-scheduler-limits"},
     "The replica is a hash of the first block": set(),
     "Round robin": set(),
-    "Follows prefixes alone": set(),  # the cache of the one replica forgets
+    "Follows prefixes to where a third more": {"router-found", "router-memory"},
     "in the default of an argument": set(),  # which no other process has
     "in attributes of a text of bytes": {"router-found", "router-load"},
     "A window that is larger than most": {"packing-rows", "packing-alone", "packing-neighbours"},
