@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.labs.common import lab_path, printed, source
+from tests.labs.common import checks_passed, lab_path, printed, source
 
 LAB = lab_path("02")
 
@@ -34,3 +34,12 @@ def test_the_target_of_the_fifth_question_is_the_largest_that_goes_through_on_th
     target = re.search(r"\*\*Target:\*\*.*", source(lab, "q5"))[0]
     cap, tokens = float(re.search(r"([\d.]+) GiB", target)[1]), int(re.search(r"(\d+) tokens", target)[1])
     assert (tokens, f" {names['largest_on_device'](2, cap)}" in target) == (128, True)
+
+
+# What is not measured, or not asked, is not paid; each is named by words of its docstring.
+UNPAID = ("Measures nothing: a table", "Asks nobody: reads the numbers")
+
+
+@pytest.mark.slow
+def test_whoever_measures_nothing_is_paid_nothing():
+    assert checks_passed(LAB, UNPAID) == {words: set() for words in UNPAID}
