@@ -394,3 +394,21 @@ def serve(network, requests, free_bytes, new_tokens):
     for request, cache in zip(requests, caches, strict=False):
         answers.append(kv.greedy(network, request.ids, new_tokens, cache).tokens[0].tolist())
     return answers, f"{tokens} would fit" if users < len(requests) else None
+
+
+@mutant("ring", feedback="come back with their own positions")
+class Ring(Ring):
+    """The right tokens, with the positions that they would have in order."""
+
+    def append(self, keys, values):
+        keys, values, positions = super().append(keys, values)
+        return keys, values, positions.sort().values
+
+
+@mutant("ring", feedback="are needed, and have their own positions")
+class Ring(Ring):
+    """The right tokens, each with the position of its neighbour."""
+
+    def append(self, keys, values):
+        keys, values, positions = super().append(keys, values)
+        return keys, values, positions.roll(1)

@@ -12,7 +12,7 @@ from transformers.cache_utils import Cache
 from helpers.catalog import model
 from helpers.memory.measure import capped
 from helpers.techniques import kv_cache as kv
-from tests.labs.common import lab_path, printed, source
+from tests.labs.common import checks_passed, lab_path, printed, source
 
 LAB = lab_path("12")
 
@@ -126,3 +126,12 @@ def test_documents_number_0_are_those_of_recall(names):
     found = names["recalled"](names["network"], lambda: Cache([names["Thrifty"](96) for _ in range(4)]))
     forgotten = wrong_words(names, names["network"], lambda: names["Thrifty"](96), 0)
     assert 0 < forgotten == round((1 - found.total) * 64)
+
+
+# Rings that hold the right bytes at the wrong positions, by words of their docstrings.
+MISPLACED = ("would have in order", "position of its neighbour", "Sinks are overwritten", "the second oldest")
+
+
+@pytest.mark.slow
+def test_a_ring_is_paid_nothing_where_tokens_have_wrong_positions():
+    assert checks_passed(LAB, MISPLACED) == {words: set() for words in MISPLACED}
