@@ -346,6 +346,19 @@ def cascade(queries, store, tables, lengths, scale):
     return means.repeat_interleave(queries.shape[1] // store.keys.shape[2], 1)
 
 
+@mutant("cascade", feedback="what do queries say?")
+def cascade(queries, store, tables, lengths, scale):
+    """Reads each block once and gives the mean of all values: attention that no query has a say in."""
+    size, total = store.keys.shape[1], torch.zeros(len(tables), *store.keys.shape[2:])
+    for block in dict.fromkeys(block for table in tables for block in table):
+        values = store.read(block)[1]
+        for row, (table, length) in enumerate(zip(tables, lengths, strict=True)):
+            if block in table:
+                total[row] += values[: min(size, length - table.index(block) * size)].sum(0)
+    means = total / torch.tensor(lengths)[:, None, None]
+    return means.repeat_interleave(queries.shape[1] // means.shape[1], 1)
+
+
 @mutant("users-that-fit", feedback="the watermark")
 def users_that_fit(log, percent, block_bytes, shared, own, block_size=16):
     """Forgets the watermark."""

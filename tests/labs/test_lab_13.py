@@ -107,6 +107,8 @@ HALF_RIGHT = {
     "Makes one hole in a table": set(),
     "Makes holes, and gives back what stood there": set(),  # the counts say that nothing was given back
     "one value of each row is NaN": set(),
+    "attention that no query has a say in": set(),
+    "heads in turn, instead of side by side": {"cascade-once", "cascade-unfilled"},
 }
 
 
