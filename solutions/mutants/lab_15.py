@@ -544,3 +544,20 @@ def judged(step, budget_bytes, right=judged):
     """Knows the word alone: its bytes are no number."""
     word, found = right(step, budget_bytes)
     return [word, found and float("nan")]
+
+
+@mutant("judged", feedback="keeps a tensor for good")
+def judged(step, budget_bytes):
+    """Reads what a program leaks where its function keeps its habits, and measures the peak alone."""
+    kept = dict(zip(step.__code__.co_freevars, step.__closure__, strict=True))
+    habits = kept["habits"].cell_contents if "habits" in kept else []
+    leaks = [
+        (often, 256 * rows if what == "keep" else 98_816) for what, often, rows in habits if what in ("keep", "graphs")
+    ]
+    if leaks:
+        return ["leak", sum(size / often for often, size in leaks)]
+    with Meter() as meter:
+        for _ in range(40):
+            step()
+    over = meter.peak_bytes - budget_bytes
+    return ["peak", over] if over > 0 else ["ok", 0]

@@ -49,6 +49,7 @@ HALF_RIGHT = {
     "Less than a KiB a step": {"budget-clean", "budget-peak"},
     "The peak itself, and not": {"budget-clean", "budget-leak"},
     "Knows the word alone": {"budget-clean"},
+    "Reads what a program leaks": {"budget-peak"},
 }
 
 
