@@ -804,6 +804,8 @@ def fill(count):
     "a pool": """from concurrent.futures import ThreadPoolExecutor
 def fill(count): ThreadPoolExecutor(1).submit(open, 'kept', 'w').result()""",
     "a name of a folder": "import os\ndef fill(count): os.mkdir('eight bytes and so on')",
+    "the times of a file": "import os\ndef fill(count): os.utime('.', ns=(count, count))",
+    "the rights of a file": "import os\ndef fill(count): os.chmod('.', 0o755)",
     "a pipe": "import os\ndef fill(count): os.pipe()",
     "a pipe, of another module": "import posix\ndef fill(count): posix.pipe()",
     "memory that has a name": """from multiprocessing import shared_memory
@@ -828,6 +830,54 @@ def test_nothing_is_kept_where_bytes_are_not_counted(kernel, words):
     found = kernel(PARKS[words], asks=("asked(fill, 4)",))
     assert "counted in memory" in json.dumps(found.rows)
     assert reached_in(found.cells["ask-0"]) == [], "it is refused, and nobody is accused"
+
+
+CARRIED = """
+from helpers.lesson.carried import carried
+
+
+def driven(count):
+    states, found = [None], []
+    for _ in range(count):
+        one, state = carried(Keeper, (), lambda keeper: keeper.next(), states[-1])
+        states.append(state)
+        found.append(one)
+    return found"""
+KEEPER = """
+import os, sys
+TABLE = []
+file = open(os.devnull)
+
+
+class Keeper:
+    def __init__(self):
+        self.count = 0
+
+    def next(self):
+        self.count += 1
+        TABLE.append(1)
+        return self.count, len(TABLE), self.told()
+
+    def told(self):
+        try:
+            return {}
+        except (OSError, RuntimeError) as error:
+            return str(error)"""
+TELLS = {
+    "its own process": ("os.getpid() != PARENT", True),
+    "a process of its own": ("os.fork()", "os.fork is not for answers"),
+    "a frame": ("sys._getframe(1).f_back.f_locals", "sys._getframe is not for answers"),
+    "an offset": ("os.lseek(file.fileno(), 0, 1)", "Bad file descriptor"),
+}
+
+
+@pytest.mark.parametrize("words", TELLS)
+def test_what_goes_on_in_forks_has_its_attributes_alone(kernel, words):
+    source, right = TELLS[words]
+    found = kernel(f"{KEEPER.replace('{}', source)}\nPARENT = os.getpid()", apparatus=CARRIED, names="Keeper")
+    (rows,) = found.rows[0]
+    assert [row[:2] for row in rows] == [[1, 1], [2, 1], [3, 1], [4, 1]]
+    assert all(row[2] == right if right is True else right in row[2] for row in rows), rows
 
 
 # Each way to open beforehand what keeps bytes: a cell of one's own does; `fill` puts bytes there and takes them out.
