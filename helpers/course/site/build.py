@@ -19,6 +19,7 @@ from .search import search_index
 from .tools import tool_pages
 
 MATHJAX = "es5/tex-svg-full.js"
+MINISEARCH = "dist/es/index.js"
 MARK = ".workbook-site"  # lies in a folder that this command wrote, and may write again
 
 
@@ -52,6 +53,7 @@ def site_files(root: Path, accuracy: Path | None = None) -> dict[str, bytes]:
     files |= runtime(root) | _assets()
     files["assets/one_step.png"] = (root / "notebooks" / "one_step.png").read_bytes()
     files["mathjax/tex-svg-full.js"] = files_of(root, "mathjax", [MATHJAX])[MATHJAX]
+    files["minisearch/index.js"] = files_of(root, "minisearch", [MINISEARCH])[MINISEARCH]
     files["search.json"] = search_index(book)
     return dict(sorted(files.items()))
 

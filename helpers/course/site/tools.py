@@ -40,6 +40,7 @@ DOORS = (
 SERVED = (
     ("pyodide", "Mozilla Public License 2.0", "https://github.com/pyodide/pyodide"),
     ("mathjax", "Apache License 2.0", "https://github.com/mathjax/MathJax"),
+    ("minisearch", "MIT License", "https://github.com/lucaong/minisearch"),
 )
 PYTHON = ("CPython's standard library, in Pyodide", "", "PSF License", "https://docs.python.org/3/license.html")
 

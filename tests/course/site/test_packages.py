@@ -69,4 +69,4 @@ def test_every_line_of_the_pins_is_read() -> None:
     lines = [line for line in (ROOT / packages.PINS).read_text().splitlines() if not line.startswith("#")]
     known = packages.pins(ROOT)
     assert len(lines) == len(known)
-    assert {"pyodide", "mathjax", "axe-core"} == set(known)
+    assert {"pyodide", "mathjax", "minisearch", "axe-core"} == set(known)

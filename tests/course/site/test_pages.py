@@ -27,7 +27,7 @@ from helpers.course.site.search import search_index
 from tests.house.tree import ROOT
 
 FETCHING = {"img": "src", "script": "src", "link": "href", "source": "src", "iframe": "src", "video": "src"}
-FROM_PACKAGES = ("mathjax/", "python/")  # npm's files; test_site.py in tests/browser loads them
+FROM_PACKAGES = ("mathjax/", "minisearch/", "python/")  # npm's files; test_site.py in tests/browser loads them
 
 
 class Elements(HTMLParser):
