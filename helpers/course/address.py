@@ -143,6 +143,27 @@ def with_badge(text: str, shown: str) -> str:
     return f"{title}\n\n{shown}{newline}{rest}" if shown else f"{title}{newline}{rest}"
 
 
+_ENV = re.compile(r"(?m)^make env\b")
+_STAMPED = re.compile(r"(?m)^(?:uvx --from git\+|git clone ).*\n(?=(?:git clone .*\n)?make env\b)")
+
+
+def with_commands(text: str, address: Address) -> str:
+    """Markdown with what needs the address above its first `make env`: one run without a clone, and the clone.
+
+    >>> print(with_commands("make env && x", Address("https://github.com/ada/workbook", "v1")))
+    uvx --from git+https://github.com/ada/workbook@v1 workbook can-i-run llama-3.1-8b --gpu rtx-4090
+    git clone -b v1 https://github.com/ada/workbook gpu-memory-workbook && cd gpu-memory-workbook
+    make env && x
+    """
+    plain = _STAMPED.sub("", text)
+    if not address:
+        return plain
+    where = f"{address.repository}@{address.ref}"
+    tried = f"uvx --from git+{where} workbook can-i-run llama-3.1-8b --gpu rtx-4090"
+    clone = f"git clone -b {address.ref} {address.repository} gpu-memory-workbook && cd gpu-memory-workbook"
+    return _ENV.sub(lambda found: f"{tried}\n{clone}\n{found[0]}", plain, count=1)
+
+
 def for_lab(text: str, name: str) -> str:
     """A solution's first cell as its lab has it: the badge leads to the lab, not to the answers."""
     return _BADGE.sub(lambda found: found[0].replace(f"/solutions/{name})", f"/labs/{name})"), text)

@@ -14,7 +14,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from . import notebook as nb
-from .address import Address, badge, disagreements, read_address, stamp, strays, with_badge, write_address
+from .address import (
+    Address,
+    badge,
+    disagreements,
+    read_address,
+    stamp,
+    strays,
+    with_badge,
+    with_commands,
+    write_address,
+)
 from .notebook import BOOK, CLEARED, CLEARED_BOOK, LABS
 from .release import release
 
@@ -36,7 +46,7 @@ def publish(root: Path, address: Address) -> int:
     for path, notebook in stamped.items():
         stamp(notebook, _name(path, root), address)
     readme = root / "README.md"
-    front = with_badge(readme.read_text("utf-8"), badge(address, FIRST))
+    front = stamped_front(readme.read_text("utf-8"), address)
     cited = root / CITATION
     write_address(root, address)
     count = sum(nb.write(path, notebook) for path, notebook in stamped.items())
@@ -72,11 +82,18 @@ def _disagreements(root: Path, address: Address) -> Iterator[str]:
     readme = (root / "README.md").read_text("utf-8")
     if with_badge(readme, badge(address, FIRST)) != readme:
         yield "README.md: its badge is not pyproject.toml's"
+    if with_commands(readme, address) != readme:
+        yield "README.md: its commands do not say pyproject.toml's address"
     cited = root / CITATION
     if cited.exists() and citing(text := cited.read_text("utf-8"), address) != text:
         yield f"{CITATION}: its repository is not pyproject.toml's"
     for page in sorted([*root.glob("*.md"), *root.glob("docs/**/*.md")]):
         yield from (f"{_name(page, root)}: {how}" for how in strays(page.read_text("utf-8"), address))
+
+
+def stamped_front(text: str, address: Address) -> str:
+    """The README's text with the badge under its title, and the commands that need the address."""
+    return with_commands(with_badge(text, badge(address, FIRST)), address)
 
 
 def citing(text: str, address: Address) -> str:

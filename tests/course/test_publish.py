@@ -22,7 +22,7 @@ HERE = Address("https://github.com/ada/gpu-workbook", "v1")
 THERE = Address("https://github.com/grace/fork.git", "v2")
 ELSEWHERE = Address("https://gitlab.com/ada/gpu-workbook", "v1")
 PROJECT = '[project]\nname = "x"\n\n[tool.workbook]\nrepository = ""\nref = ""\n\n[tool.ruff]\nline-length = 120\n'
-README = "# The Workbook\n\nA course.\n"
+README = "# The Workbook\n\nA course.\n\n```bash\nmake env\n```\n"
 CHAPTER, SOLUTION, LAB = "notebooks/00_start_here.ipynb", "solutions/05_numbers.ipynb", "labs/05_numbers.ipynb"
 COPY = "labs/chapters/00_start_here.ipynb"  # of the chapter, for learners
 COLAB = "https://colab.research.google.com/github/ada/gpu-workbook/blob/v1/"
@@ -69,7 +69,10 @@ def test_every_badge_leads_to_what_a_learner_opens(root, capsys):
         assert nb.read(root / name).cells[1].source == setup_source(HERE)
     lines = (root / "README.md").read_text().splitlines()
     assert lines[2].endswith(f"({COLAB}{COPY})")
-    assert lines[3:] == README.splitlines()[1:]
+    stamped = [line for line in lines[3:] if line not in README.splitlines()]
+    assert [line.split()[0] for line in stamped] == ["uvx", "git"]
+    assert all(HERE.repository in line and HERE.ref in line for line in stamped)
+    assert [line for line in lines[3:] if line not in stamped] == README.splitlines()[1:]
     assert read_address(root) == HERE
     assert check(root) == 0, capsys.readouterr().err
     assert release(root, check=True) == 0
@@ -120,6 +123,7 @@ def test_what_disagrees_is_found_and_named(root, capsys):
             root / CHAPTER, "**The promise:**", f"see {COLAB.replace('v1', 'v0')}x "
         ),
         "README.md: its badge": lambda: edited(root / "README.md", "[![Open", "[![Try"),
+        "README.md: its commands": lambda: edited(root / "README.md", "git clone -b v1", "git clone -b v0"),
         "README.md: a link to": lambda: edited(root / "README.md", "A course", f"<{COLAB.replace('ada', 'eve')}>"),
         "docs/grading.md: a link to": lambda: (
             (root / "docs").mkdir() or (root / "docs/grading.md").write_text(COLAB.replace("ada", "eve"))

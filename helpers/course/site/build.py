@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ...catalog.errors import WorkbookError
+from ..address import read_address
 from .book import book_pages, chapters
 from .calculators import calculator_pages
 from .code import style_sheet
 from .facts import accuracy_page, claims_page
 from .packages import files_of
-from .pages import FOLDER, Page
+from .pages import FOLDER, Page, lies_at
 from .runtime import runtime
 from .search import search_index
 from .tools import tool_pages
@@ -46,6 +47,7 @@ def site(root: Path, out: Path, accuracy: Path | None = None) -> int:
 
 def site_files(root: Path, accuracy: Path | None = None) -> dict[str, bytes]:
     """Every file of the site by its address, in the addresses' order."""
+    lies_at(read_address(root).repository)
     book = chapters(root)
     files = {page.address: page.html.encode() for page in _pages(root, book, accuracy)}
     for chapter in book:

@@ -69,6 +69,13 @@ def _templates() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     loader = FileSystemLoader(FOLDER / "templates")
-    return Environment(
+    made = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=False, lstrip_blocks=False
     )
+    made.globals["repository"] = ""
+    return made
+
+
+def lies_at(repository: str) -> None:
+    """Every page's foot leads to the repository from now on; "" where the workbook lies nowhere yet."""
+    _templates().globals["repository"] = repository

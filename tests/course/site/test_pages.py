@@ -22,6 +22,7 @@ from helpers.course.notebook import BOOK, CHAPTERS, LABS, find_all
 from helpers.course.site import book, build, facts, runtime
 from helpers.course.site.book import BookPage, chapters
 from helpers.course.site.markdown import page_of, rendered
+from helpers.course.site.pages import Page, lies_at
 from helpers.course.site.runtime import EPOCH, sources
 from helpers.course.site.search import search_index
 from tests.house.tree import ROOT
@@ -236,3 +237,13 @@ def test_the_short_library_keeps_what_is_used_and_is_the_same_bytes_every_time()
     short = runtime._short_library(whole.getvalue())
     assert zipfile.ZipFile(io.BytesIO(short)).namelist() == ["json/__init__.py", "encodings/cp437.py"]
     assert short == runtime._short_library(whole.getvalue())
+
+
+def test_a_page_leads_to_the_repository_where_there_is_one() -> None:
+    page = Page("licences.html", "Licences", "licences", "x", {"licence": "MIT", "parts": []})
+    assert "The repository" not in page.html
+    lies_at("https://github.com/ada/workbook")
+    try:
+        assert '<a href="https://github.com/ada/workbook">The repository</a>' in page.html
+    finally:
+        lies_at("")
