@@ -6,6 +6,6 @@
 On a `tape`, where autograd counts bytes, `operators` are the kernels, `decoders` the models, written as torch runs
 them, and `checkpoints` what is run again. `layer_run` runs each kind of layer once; `chain` adds the runs up in their
 order, and `step` reads its moments off, `flops` its FLOPs. `ranks` say what is otherwise where ranks share. `kernels`
-are a card's, `updates` what optimizers make, `frozen` what a base takes that is not trained. `activations` names what a
+are a card's, `frozen` what a base takes that is not trained. `activations` names what a
 layer keeps, for people. `refusals` says what has no answer. Imports catalog and breakdown.
 """

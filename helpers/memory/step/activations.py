@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,14 +45,20 @@ class Operator:
         return sum(size for _, size in self.kept)
 
 
-def layer_operators(setup: TrainSetup, layer: Layer) -> tuple[Operator, ...]:
-    """The operators of one decoder layer in order, those that keep nothing too. WorkbookError for an unknown model."""
-    notes, page = _page(setup)
-    _name_places(page, notes, layer)
-    out = page.layer(notes.leaf(setup.tokens * setup.model.hidden, page.width.residual), layer)
-    found = tuple(notes.operators())
-    del out
-    return found
+def layer_operators(setup: TrainSetup, layer: Layer | None) -> tuple[Operator, ...]:
+    """The operators of one decoder layer in order, those that keep nothing too; or of what is behind all layers.
+
+    WorkbookError for an unknown model.
+    """
+    require_page(setup)
+    require_kernel(setup)
+    notes = Notes()
+    page = decoder(setup, notes, cuda=cuda_of(REFERENCE))
+    hidden = notes.leaf(setup.tokens * setup.model.hidden, page.width.residual)
+    if layer:
+        _name_places(page, notes, layer)
+    out = page.layer(hidden, layer) if layer else page.loss(hidden)  # noqa: F841 - holds its nodes
+    return tuple(notes.operators())
 
 
 def saved_by_layer(setup: TrainSetup, layer: Layer) -> Breakdown:
@@ -67,11 +72,8 @@ def saved_by_layer(setup: TrainSetup, layer: Layer) -> Breakdown:
 
 def saved_outside_layers(setup: TrainSetup) -> Breakdown:
     """Bytes kept by the final norm, the rotary tables and the cast of `lm_head`; the loss is counted as logits."""
-    notes, page = _page(replace(setup, loss=FULL))
-    loss = page.loss(notes.leaf(setup.tokens * setup.model.hidden, page.width.residual))
-    found = _summed(one for one in notes.operators() if one.name != Point.LOSS)
-    del loss
-    tables = sum(rounded(setup.sequence * one) for one in page.table_bytes)
+    found = _summed(one for one in layer_operators(replace(setup, loss=FULL), None) if one.name != Point.LOSS)
+    tables = sum(rounded(setup.sequence * one) for one in decoder(setup, Operators()).table_bytes)
     return Breakdown({**found, "rotary tables": tables} if tables else found)
 
 
@@ -83,19 +85,12 @@ def _summed(operators: Iterable[Operator]) -> Breakdown:
     return Breakdown(sizes)
 
 
-def _page(setup: TrainSetup) -> tuple[Notes, Decoder]:
-    require_page(setup)
-    require_kernel(setup)
-    notes = Notes()
-    return notes, decoder(setup, notes, cuda=cuda_of(REFERENCE))
-
-
 @dataclass
 class Place:
     """Where the forward is: an operator, and how it calls what it keeps, the next tensor after `count` others."""
 
     operator: str
-    name: Callable[[Tensor, int], str]
+    name: str | Callable[[Tensor, int], str] = "its tensors"
     count: int = 0
 
 
@@ -110,12 +105,6 @@ class Notes(Operators):
         self.made_at: dict[Block, str] = {}
         self.kept_at: dict[Block, tuple[tuple[int, str], str]] = {}
 
-    @contextmanager
-    def at(self, place: Place) -> Iterator[None]:
-        self.places.append(place)
-        yield
-        self.places.pop()
-
     def made(self, block: Block) -> None:
         super().made(block)
         self.made_at[block] = self.places[-1].operator if self.places else ""
@@ -126,7 +115,7 @@ class Notes(Operators):
         return super().cached_cast(copy)
 
     def record(self, out: Tensor, inputs: Sequence[Tensor], kept: Iterable[Tensor], rule: Rule) -> Tensor:
-        place, kept = self.places[-1] if self.places else Place(self.stage or RESIDUAL, _its_tensors), tuple(kept)
+        place, kept = self.places[-1] if self.places else Place(self.stage or RESIDUAL), tuple(kept)
         self.rows[self.half, place.operator] = None
         for tensor in kept if any(one.node for one in inputs) else ():
             if tensor.block and not tensor.is_logits:
@@ -140,7 +129,7 @@ class Notes(Operators):
         if self.made_at[block] == WEIGHTS:
             self.kept_at[block] = (2, WEIGHTS), "BF16 copies of the weights"
         elif block not in self.kept_at or self.kept_at[block][0] != row:
-            self.kept_at[block] = row, place.name(tensor, place.count)
+            self.kept_at[block] = row, place.name if isinstance(place.name, str) else place.name(tensor, place.count)
             place.count += 1
 
     def operators(self) -> Iterator[Operator]:
@@ -150,10 +139,6 @@ class Notes(Operators):
                 if at == row and block.keepers:  # its node may be gone, with a result that nobody used
                     sizes[name] += block.size_bytes
             yield Operator(row[1], tuple(sorted(sizes.items(), key=lambda one: (-one[1], one[0]))))
-
-
-def _its_tensors(tensor: Tensor, count: int) -> str:
-    return "its tensors"
 
 
 def _name_places(page: Decoder, notes: Notes, layer: Layer) -> None:
@@ -168,16 +153,16 @@ def _name_places(page: Decoder, notes: Notes, layer: Layer) -> None:
         run = getattr(page, method)
 
         def named(*given: Any) -> Any:
-            with notes.at(place(*given)):
-                return run(*given)
+            notes.places.append(place(*given))
+            returned = run(*given)
+            notes.places.pop()
+            return returned
 
         setattr(page, method, named)
 
     def norm(*given: Any) -> Place:
-        return Place(
-            "norm of q and k" if notes.places else next(norms, "norm"),
-            lambda _, count: of_norm[min(count, len(of_norm) - 1)],
-        )
+        operator = "norm of q and k" if notes.places else next(norms, "norm")
+        return Place(operator, lambda _, count: of_norm[min(count, len(of_norm) - 1)])
 
     def factor(tensor: Tensor, count: int) -> str:
         return "activated gate" if tensor.block and notes.made_at[tensor.block] == ACTIVATION else "up"
@@ -192,13 +177,13 @@ def _name_places(page: Decoder, notes: Notes, layer: Layer) -> None:
     inside("linear", lambda _, one: Place(*_projection(one, layer)))
     inside("attention", lambda *_: Place(ATTENTION, lambda tensor, _: LOGS if tensor.values == rows else QKV))
     inside("_matmul", product)
-    inside("_capped", lambda *_: Place(ATTENTION, lambda *_: "capped scores"))
-    inside("_softmax", lambda *_: Place(ATTENTION, lambda *_: "probabilities"))
-    inside("mlp", lambda *_: Place(in_mlp, factor if in_mlp == PRODUCT else _its_tensors))
-    inside("activated", lambda *_: Place(ACTIVATION, (lambda *_: "gate") if mlp.gated else _its_tensors))
+    inside("_capped", lambda *_: Place(ATTENTION, "capped scores"))
+    inside("_softmax", lambda *_: Place(ATTENTION, "probabilities"))
+    inside("mlp", lambda *_: Place(in_mlp, factor if in_mlp == PRODUCT else "its tensors"))
+    inside("activated", lambda *_: Place(ACTIVATION, "gate" if mlp.gated else "its tensors"))
 
 
-def _projection(linear: Linear, layer: Layer) -> tuple[str, Callable[[Tensor, int], str]]:
+def _projection(linear: Linear, layer: Layer) -> tuple[str, str]:
     """The operator that a linear layer is, and what it keeps: its input."""
     attention, mlp = layer.attention.linears, layer.mlp
     gated = mlp.gated and not mlp.experts
@@ -209,4 +194,4 @@ def _projection(linear: Linear, layer: Layer) -> tuple[str, Callable[[Tensor, in
     elif linear == mlp.linears[-1]:
         name = "down projection" if mlp.gated else "second projection"
         kept = "their product" if gated else "the activation's output"
-    return name, lambda *_: kept
+    return name, kept

@@ -6,9 +6,10 @@ on the way back each layer is freed, and its gradients stay. So a step of eighty
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from math import prod
+from typing import Any
 
 from ...catalog.devices import Device
 from ...catalog.hardware import cuda_of
@@ -16,7 +17,6 @@ from ...catalog.layers import Attention, Layer, TensorShape
 from ...catalog.policies import PolicySegment
 from ...catalog.train_setup import TrainSetup
 from ..breakdown import Point, rounded
-from .decoders.decoder import Decoder
 from .decoders.families import decoder
 from .decoders.linears import FP32, StepWidths
 from .frozen import base_bytes
@@ -49,9 +49,15 @@ class Chain:
         self.adapter, self.width = setup.adapter, StepWidths.of(setup)
         self.accumulates = adds_up(setup)
         self.residual = rounded(setup.tokens * self.model.hidden * self.width.residual)
+        self._recomputes = setup.checkpointing != "none"
+        self.segments = setup.segments
+        self._holds_arguments = any(segment.how not in ("none", "module:mlp") for segment in self.segments)
+        # The embedding's output and its gradient, which a checkpoint needs: a leaf, alive as long as the loss is
+        self.held_by_the_loss = 2 * self.residual if self.adapter and self._recomputes else 0
+        self.page = decoder(setup, Operators())  # on which nothing runs
         self._runs: dict[tuple[Layer, str, bool, bool], LayerRun] = {}
         self._weights()
-        self._spots: dict[int, list[Live]] = {}
+        self._spots: defaultdict[int, list[Live]] = defaultdict(list)
         self._forward_spots: list[Live] = []
         self.flops = self.backward_flops = self.flops_again = 0  # of a micro-batch; what checkpoints run again is apart
         self._step()
@@ -60,16 +66,12 @@ class Chain:
 
     def _weights(self) -> None:
         recipe, rule = self.setup.precision_recipe, self.setup.optimizer_rule
+        weights, master, self.trained = recipe.weight_bytes, recipe.master_bytes, list(self._trained())
+        self.optimized_bytes, self.grad_bytes = recipe.optimized_bytes, recipe.grad_bytes
         if self.adapter:
-            of = {layer: self.adapter.tensors_in(layer) for layer in set(self.model.layers)}
-            self.trained = [(shape, "") for layer in self.model.layers for shape in of[layer]]
-            weights = optimized = self.grad_bytes = self.adapter.width
+            weights = self.optimized_bytes = self.grad_bytes = self.adapter.width
             master = 0
-        else:
-            self.trained = list(self._trained())
-            weights, optimized, master = recipe.weight_bytes, recipe.optimized_bytes, recipe.master_bytes
-            self.grad_bytes = recipe.grad_bytes
-        self.optimized_bytes, self.new_bytes = optimized, min(weights, self.grad_bytes)
+        self.new_bytes = min(weights, self.grad_bytes)
         self.parameter_bytes = base_bytes(self.setup) if self.adapter else 0
         self.all_gradients = self.paged_bytes = self.optimizer_bytes = 0
         for (shape, role), count in Counter(self.trained).items():
@@ -82,14 +84,12 @@ class Chain:
         if self.setup.micro_batches > 1:
             self.beside = self.held_by_the_loss  # of the micro-batch before
 
-    @property
-    def held_by_the_loss(self) -> int:
-        """The embedding's output and its gradient, which a checkpoint needs: a leaf, alive as long as the loss is."""
-        return 2 * self.residual if self.adapter and self._recomputes else 0
-
     def _trained(self) -> Iterable[tuple[TensorShape, str]]:
         """Every tensor that this rank trains, with its role."""
-        return self.model.trained()
+        if not self.adapter:
+            return self.model.trained()
+        of = {layer: self.adapter.tensors_in(layer) for layer in set(self.model.layers)}
+        return ((shape, "") for layer in self.model.layers for shape in of[layer])
 
     def _states(self, shape: TensorShape, role: str) -> int:
         """Each state is a tensor of its own: where they are small, rounding shows."""
@@ -104,8 +104,9 @@ class Chain:
         given = self.given and at == len(self.model.layers) - 1
         key = layer, how, wants, given
         if key not in self._runs:
-            on = self.kernel_of(layer.attention), self.cuda
-            self._runs[key] = run_layer(self.setup, layer, how, wants, *on, self.parts, self.copies, given)
+            on: dict[str, Any] = {"kernel": self.kernel_of(layer.attention), "cuda": self.cuda}
+            on |= {"parts": self.parts, "copies": self.copies}
+            self._runs[key] = run_layer(self.setup, layer, how, wants, given, **on)
         return self._runs[key]
 
     def kernel_of(self, attention: Attention) -> str:
@@ -114,18 +115,16 @@ class Chain:
 
     def _step(self) -> None:
         """Forward, loss, backward: `now` is what is alive beside weights, states and sums of gradients."""
-        segments = self.setup.segments
         self.now = Live(self.beside + (0 if self.received else self.residual)) + self._before_layers()
         begun = self.tables + self.beside
         summed = self.model.learned_positions  # with positions, before the first layer
-        if self.adapter and self._recomputes and (summed or not self._holds_first_input(segments[0])):
+        if self.adapter and self._recomputes and (summed or not self._holds_first_input()):
             self.now += Live(self.residual)  # the embedding's output is a leaf now, which its gradient's node holds
-        for segment in segments:
+        for segment in self.segments:
             self._forward(segment, held=self.received and not segment.start)
         self.stored_bytes = self.now.total - begun - self.residual - self._cached.total
         self._tail()
-        self._begun()
-        for segment in reversed(segments):
+        for segment in reversed(self.segments):
             self._comes_to(segment)
             self._backward(segment, held=self.received and not segment.start)
             gone = sum(size for at, size in self._until.items() if segment.start <= at < segment.stop)
@@ -133,7 +132,7 @@ class Chain:
 
     def _before_layers(self) -> Live:
         """Rotary tables, and masks where eager attention adds them: made once, for all layers."""
-        self._cached, page, setup = Live(), decoder(self.setup, Operators()), self.setup
+        self._cached, page, setup = Live(), self.page, self.setup
         windows = [layer.attention.window for layer in self.model.layers]
         masks = {layer.attention.window: page.mask_bytes(layer.attention) for layer in self.model.layers}
         tables = sum(rounded(setup.sequence * one) for one in page.table_bytes)
@@ -147,37 +146,23 @@ class Chain:
             self._until[windows.index(window)] += of_kind + (masks[window] if held else 0)
         return Live(self.tables + held, self.tables + held)
 
-    @property
-    def _holds_arguments(self) -> bool:
-        return any(segment.how not in ("none", "module:mlp") for segment in self.setup.segments)
-
-    @property
-    def _recomputes(self) -> bool:
-        return self.setup.checkpointing != "none"
-
-    def _holds_first_input(self, first: PolicySegment) -> bool:
+    def _holds_first_input(self) -> bool:
+        first = self.segments[0]
         return first.how in RERUN or self._run(0, first.how).keeps_input
 
     def _forward(self, segment: PolicySegment, held: bool = False) -> None:
         """`held`: somebody else holds the segment's input."""
-        if segment.how not in RERUN:
-            run = self._run(segment.start, segment.how)
-            self._forward_spots.append(self.now + run.forward + self.gathered)
-            self._leave(run, held)
-            return
+        runs_again = segment.how in RERUN
         for at in range(segment.start, segment.stop):
-            run = self._run(at, SILENT)
+            run = self._run(at, SILENT if runs_again else segment.how)
             self._forward_spots.append(self.now + run.forward + self.gathered)
-            self._leave(run, held=at == segment.start)
+            self.flops += run.flops
+            self.now += run.left(held=at == segment.start if runs_again else held) + Live(self.residual) + run.cached
+            self._cached += run.cached
         if segment.how == "offload:inputs":
             self.now -= Live(self.residual)
-        elif not held:
+        elif runs_again and not held:
             self.now += Live(0, self.residual)
-
-    def _leave(self, run: LayerRun, held: bool) -> None:
-        self.flops += run.flops
-        self.now += run.left(held) + Live(self.residual) + run.cached
-        self._cached += run.cached
 
     def _backward(self, segment: PolicySegment, held: bool = False, inner: bool = False) -> None:
         """From the gradient of the segment's output to that of its input, which is as large.
@@ -188,7 +173,7 @@ class Chain:
             run, at = self._run(segment.start, segment.how), segment.start
             freed = run.saved + (Live(self.residual, self.residual) if run.keeps_input and not held else Live())
             spots, made = self._gradients_of(at, run, freed)
-            self._spots.setdefault(at, []).extend(self.now + spot for spot in spots)
+            self._spots[at] += [self.now + spot for spot in spots]
             self.now += made - freed
             self.backward_flops += run.backward_flops
             self.flops_again += run.flops_again
@@ -200,11 +185,9 @@ class Chain:
         if given_up:
             self.now += Live(self.residual) if comes_back else Live(0, -self.residual)
         self.now += last.asking
-        *before, end = segment.parts or [
-            PolicySegment(one, one + 1, AGAIN) for one in range(segment.start, segment.stop)
-        ]
-        spots, cached, self._forward_spots, self._cached = self._forward_spots, self._cached, [], Live()
-        flops, self.flops = self.flops, 0
+        layers = range(segment.start, segment.stop)
+        *before, end = segment.parts or [PolicySegment(one, one + 1, AGAIN) for one in layers]
+        begun, flops, self._cached = len(self._forward_spots), self.flops, Live()
         for part in before:
             self._forward(part, held=part.start == segment.start and not given_up)
         if segment.parts:
@@ -214,16 +197,13 @@ class Chain:
             self.flops += last.flops_until_last_kept
             self.now += last.left(held=not (before or given_up))
         self.now -= self._cached + last.asking
-        self._spots.setdefault(at, []).extend(self._forward_spots)
-        self._forward_spots, self._cached = spots, cached
-        self.flops, self.flops_again = flops, self.flops_again + self.flops
+        self._spots[at] += self._forward_spots[begun:]
+        del self._forward_spots[begun:]
+        self.flops, self.flops_again = flops, self.flops_again + self.flops - flops
         for part in (end, *reversed(before)):
             self._backward(part, part.start == segment.start and not given_up, inner=bool(segment.parts))
         if not held and not given_up:
             self.now -= Live(self.residual, self.residual)
-
-    def _begun(self) -> None:
-        """The backward has come to the last layer's output."""
 
     def _comes_to(self, segment: PolicySegment) -> None:
         """The backward comes to a segment that is in no other."""
@@ -238,13 +218,12 @@ class Chain:
     def _tail(self) -> None:
         """From the last layer's output on: the end of the forward, and the beginning of the backward."""
         tape = Operators(accumulates=self.accumulates, updates=update_of(self.setup))
-        page = decoder(self.setup, tape, cuda=self.cuda)
-        page.parts, page.copies, page.names_logits = self.parts, self.copies, self.names_logits
+        told: dict[str, Any] = {"parts": self.parts, "copies": self.copies, "names_logits": self.names_logits}
+        page = decoder(self.setup, tape, cuda=self.cuda, **told)
         loss = page.loss(tape.leaf(self.setup.tokens * self.model.hidden, self.width.residual))
-        before, self.end, node = self.now - Live(self.residual), tape.highest, loss.node
-        named = self._named(page)
-        in_model = [*self._forward_spots, before + tape.stages[Point.FINAL_NORM]]
-        self._forward_spots = [*(spot + named for spot in in_model), before + self.end]
+        before, end, node = self.now - Live(self.residual), tape.highest, loss.node
+        in_model, named = [*self._forward_spots, before + tape.stages[Point.FINAL_NORM]], self._named()
+        self._forward_spots = [*(spot + named for spot in in_model), before + end]
         tape.cached.clear()
         self.tail_bytes = tape.live
         self.flops += (of_tail := tape.flops)
@@ -253,16 +232,15 @@ class Chain:
         before -= self._cached
         tape.backward(node, 1, FP32)
         self.backward_flops += tape.flops - of_tail
-        self.tail = {point: before + live for point, live in tape.stages.items()}
+        self.tail = {Point(point): [before + live] for point, live in tape.stages.items()}
         self.tail_arrivals = [one._replace(live=before + one.live) for one in tape.arrivals]
-        node = None
-        left = tape.now
-        self.now = before + left
+        del node
+        self.now = before + tape.now
 
-    def _named(self, page: Decoder) -> Live:
+    def _named(self) -> Live:
         """What the model's own forward names while its layers run: masks, and the first of them's input."""
         masks = 0 if self._holds_arguments else self.masks
         if self.received:
             return Live(masks)
         is_leaf = self.adapter is not None and self._recomputes
-        return Live(masks + page.named_embeddings(self._holds_first_input(self.setup.segments[0]), is_leaf))
+        return Live(masks + self.page.named_embeddings(self._holds_first_input(), is_leaf))

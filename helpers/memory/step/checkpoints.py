@@ -9,7 +9,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from .tape import Block, Form, Live, Node, Rule, Tape, Tensor, Update
+from .tape import Block, Form, Live, Node, Rule, Tape, Tensor
 
 Run = Callable[..., Tensor]
 Stores = Callable[[str, int], bool]  # whether a kind's result of a number is stored: "product", "scores", "attention"
@@ -32,8 +32,7 @@ class Again:
         tape.keep(self.held)
 
     def __del__(self) -> None:
-        self.tape.let_go(self.held)
-        for blocks in self.storage:
+        for blocks in (self.held, *self.storage):
             self.tape.let_go(blocks)
 
     def store(self, blocks: tuple[Block, ...]) -> None:
@@ -51,20 +50,12 @@ class Again:
 
 
 class Checkpoints(Tape):
-    """A tape with checkpoints. `unpacks_once` is for what is itself run inside of one, on a tape of its own."""
+    """A tape with checkpoints."""
 
-    def __init__(
-        self,
-        recording: bool = True,
-        accumulates: bool = False,
-        updates: Update | None = None,
-        unpacks_once: bool = False,
-    ) -> None:
-        super().__init__(recording, accumulates, updates)
-        self.unpacks_once = unpacks_once
-        self._first: Again | None = None  # the checkpoint whose function runs for the first time
-        self._again: Again | None = None  # the one whose function runs again
-        self._kept: list[list[Block]] = []  # what its nodes keep, meanwhile
+    unpacks_once = False  # for what is itself run inside of one, on a tape of its own
+    _first: Again | None = None  # the checkpoint whose function runs for the first time
+    _again: Again | None = None  # the one whose function runs again
+    _kept: list[list[Block]]  # what its nodes keep, meanwhile
 
     def checkpointed(self, run: Run, *inputs: Tensor, stores: Stores = lambda kind, number: False) -> Tensor:
         """`run(*inputs)`, of which nothing is kept but the inputs and what `stores` says; the rest is made again."""
@@ -132,6 +123,6 @@ class Checkpoints(Tape):
             if node := ref():
                 node.kept = blocks
                 self.keep(blocks)
-        self._kept = []
+        del self._kept
         self.stages, self.since = stages, since
         self.raised(self.until_last_kept)

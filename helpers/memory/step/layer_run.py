@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from ...catalog.hardware import Cuda
 from ...catalog.layers import Layer
+from ...catalog.optimizers import Optimizer
 from ...catalog.train_setup import TrainSetup
-from ..breakdown import Point
-from .decoders.attending import FUSED
+from ..breakdown import Point, rounded
 from .decoders.families import PAGES, decoder
 from .decoders.linears import StepWidths
 from .operators import Operators
 from .tape import NOTHING, Arrival, Live, Update
-from .updates import update_bytes
 
 SILENT = "silent"  # how a layer runs for the first time inside a checkpoint: nothing is kept
 AGAIN = "again"  # and how it runs inside the backward
@@ -78,44 +78,53 @@ def update_of(setup: TrainSetup) -> Update | None:
     return lambda shape, role: update_bytes(rule, [(tuple(shape), role)], width)
 
 
-def run_layer(setup: TrainSetup, layer: Layer, *how: Any) -> LayerRun:
+def update_bytes(rule: Optimizer, trained: Iterable[tuple[tuple[int, ...], str]], width: int) -> int:
+    """The most that `step()` makes while it updates these tensors (shape and role), one optimizer after another.
+
+    Either all temporaries exist together, or a tensor's with what the loop still holds of the one before it.
+    """
+    trained, sizes = list(trained), {}
+    for shape, role in set(trained):  # layers repeat: each kind of tensor is asked for once
+        own = rule.rule_of(shape, role)
+        made = sum(map(rounded, own.temporaries(shape, width)))
+        sizes[shape, role] = own.name, own.foreach, made, rounded(own.carried_bytes(shape, width))
+    highest: Counter[str] = Counter()
+    carried: Counter[str] = Counter()
+    for tensor in trained:
+        name, together, made, left = sizes[tensor]
+        highest[name] = highest[name] + made if together else max(highest[name], carried[name] + made)
+        carried[name] = left
+    return max(highest.values(), default=0)
+
+
+def run_layer(setup: TrainSetup, layer: Layer, *how: Any, **on: Any) -> LayerRun:
     """`layer_run`, remembered."""
     shape = setup.micro_batch, setup.sequence, adds_up(setup), setup.in_backward and setup.optimizer
     page = PAGES.get(setup.model.family)
     key = id(setup.model), page, setup.precision, setup.attention, setup.masked, setup.adapter, *shape
-    return _remembered(_SameLayers(setup, key), layer, *how)
+    return _remembered(_SameLayers(setup, key), layer, *how, **on)
 
 
 @lru_cache(maxsize=512)
-def _remembered(same: _SameLayers, layer: Layer, *how: Any) -> LayerRun:
-    return layer_run(same.setup, layer, *how)
+def _remembered(same: _SameLayers, layer: Layer, *how: Any, **on: Any) -> LayerRun:
+    return layer_run(same.setup, layer, *how, **on)
 
 
 def layer_run(
-    setup: TrainSetup,
-    layer: Layer,
-    how: str = "none",
-    wants_gradient: bool = True,
-    kernel: str = FUSED,
-    cuda: Cuda | None = None,
-    parts: int = 1,
-    copies: str = "",
-    given: bool = False,
+    setup: TrainSetup, layer: Layer, how: str = "none", wants: bool = True, given: bool = False, **on: Any
 ) -> LayerRun:
-    """Run `layer` as `how` says: "none", a policy of a part of it, SILENT or AGAIN.
+    """Run `layer` as `how` says: "none", a policy of a part of it, SILENT or AGAIN; `on` what is told to `decoder`.
 
-    `wants_gradient` is that of its input: a frozen embedding's output wants none. `kernel` to `copies` are as in
-    `Decoder`. The gradient of what it returns is alive before it, and in its first node's hands, unless it is `given`:
-    then somebody else holds it to the end, and counts it.
+    Its input `wants` a gradient, but where that is a frozen embedding's output. The gradient of what it returns is
+    alive before it, and in its first node's hands, unless it is `given`: somebody else holds it to the end then, and
+    counts it.
     """
-    tape = Operators(how != SILENT, adds_up(setup), update_of(setup), unpacks_once=how == AGAIN)
-    tape.stage = Point.LAYER
+    tape = Operators(how != SILENT, adds_up(setup), update_of(setup))
+    tape.unpacks_once, tape.stage = how == AGAIN, Point.LAYER
     values, width = setup.tokens * setup.model.hidden, StepWidths.of(setup).residual
-    hidden = tape.leaf(values, width) if wants_gradient else tape.new(values, width)
+    hidden = tape.leaf(values, width) if wants else tape.new(values, width)
     begun, size = tape.now, tape.live
-    page = decoder(setup, tape, kernel, cuda)
-    page.parts, page.copies = parts, copies
-    out = page.layer(hidden, layer, how)
+    out = decoder(setup, tape, **on).layer(hidden, layer, how)
     keeps_input = bool(hidden.block and hidden.block.keepers)
     forward, again, node = tape.highest - begun, tape.until_last_kept - begun, out.node
     del hidden, out
@@ -130,16 +139,8 @@ def layer_run(
     before = tape.now + Live(size)  # the gradient of what it returned
     elsewhere = tape.new(values, width) if given else None
     tape.backward(node, values, width, elsewhere)
-    asking = Live(tape.when_asked.total - before.total)
+    spots: dict[str, Any] = {"asking": Live(tape.when_asked.total - before.total), "backward": tape.highest - before}
     gradients = Live(tape.gradient_bytes + tape.waiting_bytes, 0, tape.gradient_bytes)
     arrivals = tuple(one._replace(live=one.live - before, highest=one.highest - before) for one in tape.arrivals)
-    return replace(
-        ran,
-        asking=asking,
-        backward=tape.highest - before,
-        gradients=gradients,
-        arrivals=arrivals,
-        last=tape.since - before,
-        backward_flops=tape.flops - counted,
-        flops_again=tape.flops_again,
-    )
+    flops: dict[str, Any] = {"backward_flops": tape.flops - counted, "flops_again": tape.flops_again}
+    return replace(ran, **spots, gradients=gradients, arrivals=arrivals, last=tape.since - before, **flops)

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Sequence
 from .checkpoints import Checkpoints
 from .tape import FROZEN, Rule, Tensor
 
+CONVOLUTION = "convolution"  # a kind of product, of each channel by itself, that keeps both, whichever is trained
+Sizes = Sequence[int]  # bytes of each of several tensors
+
 
 class Operators(Checkpoints):
     """A tape, and what may run on it."""
@@ -62,22 +65,13 @@ class Operators(Checkpoints):
         return self.record(self.new(x.values, x.width), (x,), (), lambda gradient: [gradient])
 
     def shaped(
-        self, out: Tensor, x: Tensor, kept: Iterable[Tensor] = (), scratch_bytes: Sequence[int] = (), flops: int = 0
+        self, out: Tensor, x: Tensor, kept: Iterable[Tensor] = (), scratch_bytes: Sizes = (), flops: int = 0
     ) -> Tensor:
         """`out` of `x`, whose gradient is made anew in x's own shape and type: a slice, a mean, a frozen product.
 
         `scratch_bytes` are held in the backward until the gradient is there; it takes `flops`.
         """
-        form = x.values, x.width, x.is_logits
-
-        def rule(gradient: Tensor) -> list[Tensor | None]:
-            self.computes(flops)
-            held = [self.new(size, 1) for size in scratch_bytes]
-            made: list[Tensor | None] = [self.new(*form)]
-            del held
-            return made
-
-        return self.record(out, (x,), kept, rule)
+        return self.record(out, (x,), kept, self.anew(x, scratch_bytes=scratch_bytes, flops=flops))
 
     def part(self, x: Tensor, values: int) -> Tensor:
         """A slice, in the same block; its gradient is one of all of x, with zeros elsewhere."""
@@ -94,10 +88,8 @@ class Operators(Checkpoints):
 
     def negative(self, x: Tensor) -> Tensor:
         """What is subtracted: nothing is made before the backward."""
-        form = x.values, x.width
-        return self.record(
-            Tensor(*form, x.block), (x,), (), lambda gradient: [self.new(gradient.values, gradient.width)]
-        )
+        out = Tensor(x.values, x.width, x.block)
+        return self.record(out, (x,), (), lambda gradient: [self.new(gradient.values, gradient.width)])
 
     def view(self, x: Tensor, values: int) -> Tensor:
         """`expand`: the same block under more values; its gradient is summed."""
@@ -141,59 +133,35 @@ class Operators(Checkpoints):
         del by_rank
         return self.record(out, (x,), (), lambda gradient: [self.new(*form, is_logits=True)])
 
-    def matmul(self, a: Tensor, b: Tensor, values: int, inner: int, kind: str = "scores") -> Tensor:
-        """A product of two that may both be trained; each is kept for the other's gradient."""
-        return self.product(a, b, values, inner=inner, kind=kind)
-
     def product(
-        self,
-        x: Tensor,
-        weight: Tensor,
-        values: int,
-        *bias: Tensor,
-        inner: int = 0,
-        is_logits: bool = False,
-        kind: str = "product",
+        self, x: Tensor, weight: Tensor, values: int, inner: int, *bias: Tensor, is_logits: bool = False, kind: str = ""
     ) -> Tensor:
         """A product with what is added to it. The gradients of all that are wanted stand beside each other.
 
-        Each of the `values` is a sum of `inner` products: a multiply and an add each. So are both gradients.
+        Each of the `values` is a sum of `inner` products: a multiply and an add each. So are both gradients. It is a
+        linear layer's, if no other `kind` is told.
         """
         flops, wanted = 2 * values * inner, (x.node is not None) + (weight.node is not None)
-        (out,) = self.result(kind, (values, max(x.width, weight.width)), is_logits=is_logits, flops=flops)
+        (out,) = self.result(kind or "product", (values, max(x.width, weight.width)), is_logits=is_logits, flops=flops)
         rule = self.anew(x, weight, *bias, flops=wanted * flops)
-        return self.record(out, (x, weight, *bias), _for_the_other(x, weight), rule)
+        kept = [x, weight] if kind == CONVOLUTION else _for_the_other(x, weight)
+        return self.record(out, (x, weight, *bias), kept, rule)
 
-    def convolution(self, x: Tensor, weight: Tensor, values: int, inner: int) -> Tensor:
-        """Of each channel by itself. It keeps both, whichever is trained."""
-        flops, wanted = 2 * values * inner, (x.node is not None) + (weight.node is not None)
-        out = self.new(values, max(x.width, weight.width))
-        self.computes(flops)
-        return self.record(out, (x, weight), (x, weight), self.anew(x, weight, flops=wanted * flops))
-
-    def anew(self, *inputs: Tensor, scratch_bytes: Sequence[int] = (), flops: int = 0) -> Rule:
-        """A gradient for each of `inputs` that wants one, of its form; then what is held beside them for a while."""
-        forms = [(x.values, x.width) if x.node else None for x in inputs]
+    def anew(self, *inputs: Tensor, scratch_bytes: Sizes = (), beside_bytes: Sizes = (), flops: int = 0) -> Rule:
+        """A gradient for each of `inputs` that wants one, of its form; held are scratch before it, and more behind."""
+        forms = [(x.values, x.width, x.is_logits) if x.node else None for x in inputs]
 
         def rule(gradient: Tensor) -> list[Tensor | None]:
             self.computes(flops)
+            held = [self.new(size, 1) for size in scratch_bytes] if scratch_bytes else []
             made: list[Tensor | None] = [self.new(*form) if form else None for form in forms]
-            for size in scratch_bytes:
-                made.append(self.new(size, 1))
-            return made[: len(forms)]
+            held += [self.new(size, 1) for size in beside_bytes] if beside_bytes else []
+            return made
 
         return rule
 
     def attention(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        rows: int,
-        scratch_bytes: Sequence[int],
-        values: int = 0,
-        *mask: Tensor,
-        keys: int = 0,
+        self, q: Tensor, k: Tensor, v: Tensor, rows: int, held: Sizes, values: int = 0, keys: int = 0, *mask: Tensor
     ) -> Tensor:
         """The fused kernel: keeps its operands, its result, and an FP32 for each of `rows`, heads times tokens.
 
@@ -204,7 +172,7 @@ class Operators(Checkpoints):
         with_q, with_v = 2 * keys * q.values, 2 * keys * values
         out, log_sum_exp = self.result("attention", (values, q.width), (rows, 4), flops=with_q + with_v)
         kept = (q, k, v, *mask, out, log_sum_exp)
-        rule = self.anew(q, k, v, scratch_bytes=scratch_bytes, flops=3 * with_q + 2 * with_v)
+        rule = self.anew(q, k, v, beside_bytes=held, flops=3 * with_q + 2 * with_v)
         return self.record(out, (q, k, v), kept, rule)
 
     def layer_norm(self, x: Tensor, rows: int, *trained: Tensor) -> Tensor:

@@ -48,19 +48,19 @@ def _require_counted_adapters(setup: TrainSetup) -> None:
 
 def require_rows_of_adapters(setup: TrainSetup) -> None:
     """Refuse adapters that are traced alone."""
-    if setup.adapter and (kind := setup.adapter.kind) in TRACED_KINDS:
-        do = f"trace it: `workbook trace train --adapter {kind}`, trace.train(setup)"
-        raise WorkbookError(f"peft's {kind}, whose adapters have no closed form", ", ".join(KINDS), do)
+    kind = setup.adapter.kind if setup.adapter else ""
+    do = f"trace it: `workbook trace train --adapter {kind}`, trace.train(setup)"
+    refuse(kind in TRACED_KINDS, f"peft's {kind}, whose adapters have no closed form", ", ".join(KINDS), do)
 
 
 def require_page(setup: TrainSetup) -> None:
     """Refuse a model of whose family there is no page."""
     name, family = setup.model.name, setup.model.family
-    if family not in PAGES or setup.model.counted:
-        what = f"the activations of {name} (family {family!r}) have no closed form here"
-        do = f"trace it: `workbook trace train --model {name}`, helpers.memory.trace.train(setup); "
-        do += "`workbook estimate serve` knows weights and KV cache"
-        raise WorkbookError(what, f"a decoder of one of the families {', '.join(sorted(PAGES))}", do)
+    what = f"the activations of {name} (family {family!r}) have no closed form here"
+    do = f"trace it: `workbook trace train --model {name}`, helpers.memory.trace.train(setup); "
+    do += "`workbook estimate serve` knows weights and KV cache"
+    known = f"a decoder of one of the families {', '.join(sorted(PAGES))}"
+    refuse(family not in PAGES or setup.model.counted, what, known, do)
 
 
 def require_kernel(setup: TrainSetup) -> None:

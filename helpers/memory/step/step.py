@@ -7,43 +7,50 @@ weight with two uses: the head's part of its gradient waits through the whole ba
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ...catalog.embedding_gradient import held_while_summing
 from ...catalog.layers import Layer
 from ...catalog.optimizers import EMBEDDING
 from ...catalog.train_setup import TrainSetup
 from ..breakdown import BLOCK_BYTES, Breakdown, Moment, Part, Point, rounded, tensors_bytes
 from .chain import Chain
-from .decoders.families import decoder
-from .layer_run import layer_run
-from .operators import Operators
+from .layer_run import layer_run, update_bytes
 from .tape import Live
-from .updates import update_bytes
 
 SCALARS = 3  # the loss, the number of targets it is a mean of, and the gradient that backward() begins with
 
 
 class TapedStep(Chain):
-    """One step of `setup`; each method is one moment."""
+    """One step of `setup`, moment by moment; splits override those that differ."""
 
     def _weights(self) -> None:
         """Inside the backward each weight has an optimizer with tables of levels; the embedding's is the last."""
         super()._weights()
-        self.stepping = self.trained
+        self.stepping, self.sums = self.trained, self.accumulates
+        embedding = self.model.vocab, self.model.embedding_width
+        self.table = tensors_bytes([embedding], self.new_bytes)  # its gradient
+        self.of_head = self.table if self.model.tied else 0  # the part of that which waits
         if self.setup.in_backward:
-            rule, table = self.setup.optimizer_rule, (self.model.vocab, self.model.embedding_width)
+            rule = self.setup.optimizer_rule
             self.optimizer_bytes += sum(rule.rule_of(*one).table_bytes(one[0]) for one in self.trained)
-            self.stepping, self.all_gradients = [(table, EMBEDDING)], tensors_bytes([table], self.grad_bytes)
+            self.stepping, self.all_gradients = [(embedding, EMBEDDING)], tensors_bytes([embedding], self.grad_bytes)
 
     def moments(self) -> tuple[Moment, ...]:
         """All of them, in the order of the step."""
+        return (*self.of_a_pass(), self.optimizer_step())
+
+    def of_a_pass(self) -> tuple[Moment, ...]:
+        """Those of one micro-batch.
+
+        The forward is highest in the loss; or, with few logits, in the last layer, while the model's forward holds its
+        arguments. A layer's backward is at its widest, or in the forward that is run again before it.
+        """
         return (
-            self.end_of_forward(),
-            self.backward_of_loss(),
-            *([self.backward_of_lm_head()] if Point.LM_HEAD in self.tail else []),
-            self.backward_of_final_norm(),
-            *(self.backward_of_layer(at) for at in self.candidate_peak_layers()),
-            self.backward_of_embedding(),
-            self.optimizer_step(),
+            self._moment(Point.END_OF_FORWARD, *self._forward_spots),
+            *(self._moment(point, *spots) for point, spots in self.tail.items()),
+            *(self._moment(Point.LAYER, *self._spots[at], layer=at) for at in self.candidate_peak_layers()),
+            *self._behind_layers(),
         )
 
     def _moment(self, at: Point, *spots: Live, layer: int | None = None) -> Moment:
@@ -51,7 +58,7 @@ class TapedStep(Chain):
         live = max(spots, key=lambda spot: spot.total)
         sizes = {
             Part.PARAMETERS: self.parameter_bytes,
-            Part.GRADIENTS: self.all_gradients if self.accumulates else live.gradients,
+            Part.GRADIENTS: self.summed + live.gradients,
             Part.OPTIMIZER: self.optimizer_bytes,
             Part.ACTIVATIONS: live.kept,
             Part.LOGITS: live.logits,
@@ -61,23 +68,10 @@ class TapedStep(Chain):
 
     def saved_bytes(self) -> int:
         """Alive when the forward has returned: what layers and loss keep, the ids that they hold, three scalars."""
-        positions = decoder(self.setup, Operators()).ids(self._holds_arguments)
+        positions = self.page.ids(self._holds_arguments)
         # the leaf of the micro-batch before
         earlier = self.held_by_the_loss // 2 if self.setup.micro_batches > 1 else 0
         return self.stored_bytes + self.tail_bytes + self.tables + positions + earlier + (SCALARS - 1) * BLOCK_BYTES
-
-    def end_of_forward(self) -> Moment:
-        """In the loss; or, with few logits, in the last layer, while the model's forward holds its arguments."""
-        return self._moment(Point.END_OF_FORWARD, *self._forward_spots)
-
-    def backward_of_loss(self) -> Moment:
-        return self._moment(Point.LOSS, self.tail[Point.LOSS])
-
-    def backward_of_lm_head(self) -> Moment:
-        return self._moment(Point.LM_HEAD, self.tail[Point.LM_HEAD])
-
-    def backward_of_final_norm(self) -> Moment:
-        return self._moment(Point.FINAL_NORM, self.tail[Point.FINAL_NORM])
 
     def candidate_peak_layers(self) -> list[int]:
         """The last layer, the first, or the ends of their segments; and where it is highest."""
@@ -89,9 +83,18 @@ class TapedStep(Chain):
             ends.add(highest)
         return sorted(ends, reverse=True)
 
-    def backward_of_layer(self, at: int) -> Moment:
-        """The widest point of one layer's backward, or of the forward that is run again before it."""
-        return self._moment(Point.LAYER, *self._spots[at], layer=at)
+    @property
+    def summed(self) -> int:
+        """Gradients of the micro-batches before, which lie there through all of this one."""
+        return self.all_gradients if self.sums else 0
+
+    def _beside(self, made: int, gradients: int) -> Live:
+        """What is `made` beside so many gradients in all."""
+        new = gradients - self.summed
+        return Live(made + new, 0, new)
+
+    def _behind_layers(self) -> Iterable[Moment]:
+        return [self.backward_of_embedding()]
 
     def backward_of_embedding(self) -> Moment:
         """All gradients are there, and that of the embedding's output, until a trained embedding's own is made.
@@ -101,17 +104,16 @@ class TapedStep(Chain):
         """
         if self.adapter:
             held = (self.held_by_the_loss or self.residual) + self.beside
-            return self._moment(Point.EMBEDDING, Live(held + self.all_gradients, 0, self.all_gradients))
-        found = self._at_embedding(tensors_bytes([(self.model.vocab, self.model.embedding_width)], self.new_bytes))
+            return self._moment(Point.EMBEDDING, self._beside(held, self.all_gradients))
+        made = self.of_head + self.residual + self._summing()
+        if not self.width.casts_weights:
+            made = max(made, 2 * self.of_head)
+        found = self._at_embedding(made, self.table)
         return max(found, self.optimizer_step(), key=lambda one: one.total) if self.setup.in_backward else found
 
-    def _at_embedding(self, table: int) -> Moment:
-        waiting = table if self.model.tied else 0
-        made = waiting + self.residual + self._summing()
-        if not self.width.casts_weights:
-            made = max(made, 2 * waiting)
-        made += table if self.accumulates else self.all_gradients
-        return self._moment(Point.EMBEDDING, Live(made, 0, 0 if self.accumulates else self.all_gradients))
+    def _at_embedding(self, made: int, new: int) -> Moment:
+        """So much is made beside all gradients, and beside sums of them a `new` one."""
+        return self._moment(Point.EMBEDDING, self._beside(made + (new if self.sums else 0), self.all_gradients))
 
     def _summing(self) -> int:
         """Of the kernel that adds up an embedding's gradient, on CUDA."""
@@ -121,9 +123,10 @@ class TapedStep(Chain):
 
     def optimizer_step(self) -> Moment:
         """Weights, gradients, states, and the copies that the optimizer makes while it steps."""
-        gradients = 0 if self.accumulates else self.all_gradients
-        made = update_bytes(self.setup.optimizer_rule, self.stepping, self.optimized_bytes)
-        return self._moment(Point.OPTIMIZER, Live(made + self.held_by_the_loss + gradients, 0, gradients))
+        return self._moment(Point.OPTIMIZER, self._beside(self._updating() + self.held_by_the_loss, self.all_gradients))
+
+    def _updating(self) -> int:
+        return update_bytes(self.setup.optimizer_rule, self.stepping, self.optimized_bytes)
 
 
 def bytes_saved_by(setup: TrainSetup, layer: Layer) -> int:

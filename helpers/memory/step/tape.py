@@ -14,7 +14,7 @@ it, so code on a tape has the variables of the code that it stands for.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -61,51 +61,38 @@ class Block:
 
 
 class Tensor:
-    """Some values in a block. `node` made them, and is None where no gradient is wanted."""
+    """Some values in a block. `node` made them, and is None where no gradient is wanted. It may hold `others`."""
 
-    __slots__ = ("block", "node", "values", "width")
+    __slots__ = ("block", "node", "others", "values", "width")
 
-    def __init__(self, values: int, width: int, block: Block | None, node: Node | None = None) -> None:
-        self.values, self.width, self.block, self.node = values, width, block, node
+    def __init__(
+        self, values: int, width: int, block: Block | None, node: Node | None = None, others: Sequence[Tensor] = ()
+    ) -> None:
+        self.values, self.width, self.block, self.node, self.others = values, width, block, node, others
 
     @property
     def is_logits(self) -> bool:
         return bool(self.block and self.block.is_logits)
 
 
-class Parts(Tensor):
-    """Gradients of the parts of a tensor, which its node joins."""
-
-    __slots__ = ("parts",)
-
-    def __init__(self) -> None:
-        super().__init__(0, 0, None)
-        self.parts: list[Tensor] = []
-
-
 Form = tuple[int, int]  # values, bytes of each
 Rule = Callable[[Tensor], list[Tensor | None]]  # from the gradient of what a node made to those of what it was given
-
-
 Update = Callable[[Sequence[int], str], int]  # of a weight's shape and role
 
 
 class Node:
     """One operator in the graph. A leaf has no rule: it holds the gradient that comes to it."""
 
-    __slots__ = (
-        "__weakref__", "asks", "checkpoint", "edges", "flat", "forms", "is_weight", "joins", "kept", "lingers",
-        "number", "role", "rule", "shape", "stage", "tape", "waits",
-    )  # fmt: skip
+    is_weight = waits = joins = False
+    lingers = False  # the gradient that came to it lives until what it made has been added up
+    shape: Sequence[int] = ()
+    role = ""  # of a weight, to its optimizer
+    checkpoint: object = None  # which it is part of
 
     def __init__(self, tape: Tape, edges: Sequence[Tensor], kept: Sequence[Tensor], rule: Rule | None) -> None:
-        self.tape, self.number, self.stage = tape, tape.next_number(), tape.stage
-        self.rule, self.is_weight, self.waits, self.joins = rule, False, False, False
-        self.lingers = False  # the gradient that came to it lives until what it made has been added up
-        self.shape: Sequence[int] = ()
-        self.role = ""  # of a weight, to its optimizer
-        self.checkpoint: object = None  # which it is part of
-        self.flat = tape.flat
+        self.tape, self.stage, self.flat, self.rule = tape, tape.stage, tape.flat, rule
+        tape.nodes += 1
+        self.number = tape.nodes
         self.edges = tuple(tensor.node for tensor in edges)
         self.forms: tuple[Form, ...] = tuple((tensor.values, tensor.width) for tensor in edges)
         self.asks, self.kept = bool(kept), [tensor.block for tensor in kept if tensor.block]
@@ -118,10 +105,6 @@ class Node:
         """Let go of what was kept: the backward has been here, or nothing leads here any more."""
         self.tape.let_go(self.kept)
         self.kept, self.rule, self.checkpoint = [], None, None
-
-    def to_weights(self) -> Iterator[tuple[Form, Node]]:
-        """What comes of its gradient straight to weights."""
-        return ((form, edge) for form, edge in zip(self.forms, self.edges, strict=True) if edge and edge.is_weight)
 
     def __lt__(self, other: Node) -> bool:
         return self.number > other.number
@@ -136,7 +119,7 @@ class Tape:
     """
 
     def __init__(self, recording: bool = True, accumulates: bool = False, updates: Update | None = None) -> None:
-        self.recording, self.accumulates, self.stage, self._numbers = recording, accumulates, "", 0
+        self.recording, self.accumulates, self.stage, self.nodes = recording, accumulates, "", 0
         self.updates = updates
         self.cached: list[Tensor] = []  # autocast's copies of weights, alive until its block is left
         self.live = self.kept = self.gradient_bytes = self.logits = 0
@@ -168,16 +151,15 @@ class Tape:
         self.live += block.size_bytes
         if block.is_logits:
             self.logits += block.size_bytes
-        if self.live > self.stages.get(self.stage, NOTHING).total:
-            self.stages[self.stage] = self.now
-        if self.live > self.since.total:
-            self.since = self.now
+        if self.live > self._before_last.total or self.live > self.since.total:
+            self.raised(self.now)
 
     def raised(self, live: Live) -> None:
-        """So much was alive in this stage, told by itself."""
-        if live.total > self.stages.get(self.stage, NOTHING).total:
+        """So much was alive in this stage."""
+        if live.total > self.highest_now.total:
             self.stages[self.stage] = live
-        self.since = max(self.since, live, key=lambda one: one.total)
+        if live.total > self.since.total:
+            self.since = live
 
     def freed(self, block: Block) -> None:
         self.live -= block.size_bytes
@@ -199,10 +181,6 @@ class Tape:
             block.keepers -= 1
             if block.keepers == 0 and not block.is_logits:
                 self.kept -= block.size_bytes
-
-    def next_number(self) -> int:
-        self._numbers += 1
-        return self._numbers
 
     # --- tensors -----------------------------------------------------------------------------------------------------
 
@@ -286,13 +264,8 @@ class Tape:
                 got = made.pop(0) if made else None
                 if edge is None:
                     continue
-                if got is not None and edge.joins:
-                    parts = waiting.setdefault(edge, Parts())
-                    assert isinstance(parts, Parts)
-                    parts.parts.append(got)
-                    del parts
-                elif got is not None:
-                    waiting[edge] = self._added(waiting.pop(edge), got, edge.flat) if edge in waiting else got
+                if got is not None:
+                    waiting[edge] = self._added(waiting.pop(edge), got, edge) if edge in waiting else got
                 got = None
                 pending[edge] -= 1
                 if not pending[edge]:
@@ -314,7 +287,8 @@ class Tape:
         rule, own = node.rule, 0
         assert rule is not None
         if not self.accumulates:
-            own = sum(rounded(form[0] * form[1]) for form, edge in node.to_weights())
+            straight = zip(node.forms, node.edges, strict=True)
+            own = sum(rounded(form[0] * form[1]) for form, edge in straight if edge and edge.is_weight)
         self.gradient_bytes += own
         made = rule(gradient)
         if self.lets_go_early(node):
@@ -329,9 +303,14 @@ class Tape:
         node.release()
         return made
 
-    def _added(self, old: Tensor, new: Tensor, in_place: bool) -> Tensor:
-        """A sum beside both; InputBuffer adds in place to a gradient that nobody else holds, and that is no view."""
-        return old if in_place else self.new(old.values, old.width)
+    def _added(self, old: Tensor, new: Tensor, to: Node) -> Tensor:
+        """A sum beside both; InputBuffer adds in place to a gradient that nobody else holds, and that is no view.
+
+        Gradients of parts wait for each other, until the node joins them.
+        """
+        if to.joins:
+            return Tensor(0, 0, None, None, (old, new))
+        return old if to.flat else self.new(old.values, old.width)
 
     def _arrived(self, leaf: Node, gradient: Tensor | None) -> None:
         if gradient is None or not gradient.block or (leaf.is_weight and self.accumulates and not leaf.waits):

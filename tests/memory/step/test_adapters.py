@@ -10,23 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.catalog import Adapter, ServeSetup, TrainSetup, WorkbookError, model
+from helpers.catalog import Adapter, ServeSetup, TrainSetup, model
 from helpers.catalog.split import Split
 from helpers.memory import budget, measure, trace
-from helpers.memory.breakdown import GIB, Phase, Point
+from helpers.memory.breakdown import GIB, Point
 from helpers.memory.step import frozen
 from tests.memory.configs import GEMMA2, QWEN2, variant
+from tests.memory.step.agreement import AUTOCAST, EAGER, PEFT_WARNS, agree, agree_by_phase, by_night, refused
 
 pytest.importorskip("peft")
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # Transformers, of peft
+pytestmark = PEFT_WARNS
 
 FEW_WORDS = {"vocab_size": 64}  # so that the peaks lie in the layers, and not in the loss
 LLAMA = {**model("tiny-llama").config, **FEW_WORDS}
 GROUPED = {**LLAMA, "num_key_value_heads": 2}
 QWEN, GEMMA, QWEN3 = {**QWEN2, **FEW_WORDS}, {**GEMMA2, **FEW_WORDS}, variant("tiny-qwen3", **FEW_WORDS).config
 QV, ALL = ("q_proj", "v_proj"), "all-linear"
-
-
 OF_ADAPTER = ("prepared", "dropout", "adapter_dtype", "dtype")
 
 
@@ -36,89 +35,39 @@ def adapted(config, kind="lora", targets=QV, base=None, gpu=None, **choices):
     return TrainSetup(config, **{"precision": "bf16", "micro_batch": 2, "sequence": 128, **choices}, adapter=adapter)
 
 
-AUTOCAST, FULL, EAGER = {"precision": "autocast-bf16"}, {"checkpointing": "full"}, {"attention": "eager"}
-LORA = [
-    (LLAMA, {}),
-    (LLAMA, {"targets": ALL, **FULL}),  # the peak is in a recomputation
-    (GROUPED, {"targets": ALL, "checkpointing": "every:3"}),
-    (LLAMA, {"targets": ALL, "precision": "fp32"}),
-    (LLAMA, {"targets": ALL, **AUTOCAST, **FULL}),
-    (GROUPED, {"targets": ("o_proj", "up_proj"), **EAGER}),  # the peak is in the last layer's forward
-    (QWEN, {"targets": ALL}),
-    (QWEN3, {"targets": ALL, **FULL}),
-    (GEMMA, {**EAGER}),
-    (GEMMA, {"targets": ALL, **EAGER, **FULL}),
-]
-QLORA = [
-    (LLAMA, {"base": "nf4"}),
-    (LLAMA, {"base": "nf4-dq", "targets": ALL, **FULL}),
-    (LLAMA, {"base": "nf4-dq", "targets": ALL, "prepared": False}),
-    (GROUPED, {"base": "nf4-dq", "targets": ALL, **AUTOCAST}),
-    (QWEN, {"base": "nf4-dq", "targets": ALL, **AUTOCAST, **FULL}),
-    (GEMMA, {"base": "nf4", "targets": ALL, **AUTOCAST, **EAGER}),
-]
-DORA = [
-    (LLAMA, {}),
-    (GROUPED, {"targets": ALL, **FULL}),
-    (LLAMA, {"targets": ALL, **AUTOCAST}),
-    (QWEN, {"targets": ALL}),
-    (LLAMA, {"base": "nf4"}),
-    (QWEN, {"base": "nf4-dq", "targets": ALL, "prepared": False, **EAGER}),
-]
-BARE, ON_16_BITS = {"prepared": False}, {"precision": "autocast-bf16-on-bf16"}
-IN_16_BITS = [
-    (GROUPED, {"targets": ALL, **AUTOCAST}),
-    (LLAMA, {"base": "nf4", "targets": ALL, **BARE, **FULL}),
-    (LLAMA, {"targets": ALL, **FULL}),
-    (QWEN, {"base": "nf4-dq", "targets": ALL, **BARE, **AUTOCAST}),
-    (QWEN, {"base": "nf4", "targets": ALL}),
-    (LLAMA, {"kind": "dora", "targets": ALL, **AUTOCAST}),
-    (QWEN, {"kind": "dora", "base": "nf4-dq", **BARE, **EAGER}),
-    (LLAMA, {"targets": ALL, **ON_16_BITS}),  # Trainer's bf16 with a base that is bf16 already
-]
-DROPPED = [
-    (LLAMA, {"targets": ALL}),
-    (GROUPED, {"base": "nf4-dq", "targets": ALL, **BARE, **AUTOCAST}),
-    (LLAMA, {"targets": ALL, **FULL}),
-    (QWEN, {"base": "nf4", "targets": ALL}),
-]
-FP16 = {"dtype": "fp16"}
-FORMULA = [  # no fused kernel: a base that peft prepared has attention in FP32, which takes no groups; a T4 has no BF16
-    (GROUPED, {"base": "nf4"}),
-    (GROUPED, {"targets": ALL, **FP16, "gpu": "t4"}),
-    (QWEN, {"base": "nf4-dq", "targets": ALL, **FULL}),
-    (QWEN, {"base": "nf4-dq", "targets": ALL, "prepared": False, **FP16, **FULL, "gpu": "t4"}),
-    (GROUPED, {"base": "nf4-dq", **AUTOCAST, **FULL, "gpu": "t4"}),
-]
-WHOLE_LAYERS = [
-    (LLAMA, {"targets": ALL, "checkpointing": "first:2", **AUTOCAST}),
-    (LLAMA, {"targets": ALL, "checkpointing": "recursive", **AUTOCAST}),
-    (LLAMA, {"targets": ALL, "checkpointing": "sqrt-n"}),
-]
-CASES = [*LORA, *QLORA, *(({**config}, {"kind": "dora", **how}) for config, how in DORA)]
-RECIPES = [*((config, {**how, "adapter_dtype": "bf16"}) for config, how in IN_16_BITS), (LLAMA, IN_16_BITS[-1][1])]
-RECIPES += [(config, {**how, "dropout": 0.1}) for config, how in DROPPED]
-QUICK = {0, 1, 5, 11, 13, 17, *(len(CASES) + at for at in (0, 1, 7, 8, 9, 10))}
-RECIPES += FORMULA + WHOLE_LAYERS
-QUICK |= {len(CASES + RECIPES) - at for at in (8, 7, 3, 2)}
+SHAPES = {"llama": LLAMA, "grouped": GROUPED, "qwen": QWEN, "qwen3": QWEN3, "gemma": GEMMA}
+WORDS = {"all": {"targets": ALL}, "two": {"targets": ("o_proj", "up_proj")}, "eager": EAGER, "autocast": AUTOCAST}
+WORDS |= {"fp32": {"precision": "fp32"}, "on-16-bits": {"precision": "autocast-bf16-on-bf16"}, "t4": {"gpu": "t4"}}
+WORDS |= {"nf4": {"base": "nf4"}, "nf4-dq": {"base": "nf4-dq"}, "bare": {"prepared": False}, "dora": {"kind": "dora"}}
+WORDS |= {"in-bf16": {"adapter_dtype": "bf16"}, "fp16": {"dtype": "fp16"}, "dropout": {"dropout": 0.1}}
+# Those with a star run by day. "two" and "all full" of Llama peak in the last layer's forward and in a recomputation;
+# "on-16-bits" is Trainer's bf16 with a base that is bf16 already. The last two lines begin with what has no fused
+# kernel: a base that peft prepared has attention in FP32, which takes no groups; and a T4 has no BF16.
+CASES = """
+*llama; *llama all full; grouped all every:3; llama all fp32; llama all autocast full; *grouped two eager;
+qwen all; qwen3 all full; gemma eager; gemma all eager full; llama nf4; *llama nf4-dq all full;
+llama nf4-dq all bare; *grouped nf4-dq all autocast; qwen nf4-dq all autocast full; gemma nf4 all autocast eager;
+llama dora; *grouped dora all full; llama dora all autocast; qwen dora all; llama dora nf4;
+qwen dora nf4-dq all bare eager; *grouped in-bf16 all autocast; *llama in-bf16 nf4 all bare full;
+llama in-bf16 all full; qwen in-bf16 nf4-dq all bare autocast; qwen in-bf16 nf4 all; llama in-bf16 dora all autocast;
+qwen in-bf16 dora nf4-dq bare eager; *llama in-bf16 all on-16-bits; *llama all on-16-bits; *llama dropout all;
+*grouped dropout nf4-dq all bare autocast; llama dropout all full; qwen dropout nf4 all;
+*grouped nf4; *grouped all fp16 t4; qwen nf4-dq all full; qwen nf4-dq all bare fp16 full t4;
+grouped nf4-dq autocast full t4; *llama all first:2 autocast; *llama all recursive autocast; llama all sqrt-n
+"""
+EACH = [case.strip() for case in CASES.split(";")]
 
 
-@pytest.mark.parametrize(
-    ("config", "how"),
-    [pytest.param(*case, marks=[] if at in QUICK else pytest.mark.all) for at, case in enumerate(CASES + RECIPES)],
-    ids=lambda value: value.get("model_type") or "-".join(map(str, value.values())),
-)
-def test_the_peak_of_every_phase_is_where_peft_has_it(config, how):
-    setup = adapted(config, **how)
+@pytest.mark.parametrize("case", by_night(EACH, [case for case in EACH if case[0] == "*"]))
+def test_the_peak_of_every_phase_is_where_peft_has_it(case):
+    name, *words = case.removeprefix("*").split()
+    how = {key: value for word in words for key, value in WORDS.get(word, {"checkpointing": word}).items()}
+    setup = adapted(SHAPES[name], **how)
     near = 0.006 if setup.adapter.kind == "dora" and setup.precision == "autocast-bf16" else 0.002
     near = 0.0005 if how.get("adapter_dtype") or how.get("dropout") else near
-    gpu = how.get("gpu", "a100")
-    predicted, traced = budget.train(setup, gpu), trace.train(setup, gpu)
-    forward, *backward, optimizer = (moment.total for moment in predicted.moments)
-    found = dict(zip(Phase, (forward, max(backward), optimizer), strict=True))
-    assert found == {phase: pytest.approx(traced.measured.at(phase).total, rel=near) for phase in Phase}
+    predicted, traced = agree(setup, how.get("gpu", "a100"), peak=near, saved={"abs": 60_000})
+    agree_by_phase(predicted, traced, near)
     assert predicted.library_bytes == traced.library_bytes
-    assert predicted.saved_bytes == pytest.approx(traced.measured.saved_bytes, abs=60_000)
     for part in ("parameters", "optimizer"):
         assert predicted.parts[part] == pytest.approx(traced.parts[part], abs=6_000)
 
@@ -144,22 +93,17 @@ LARGE = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "setup", [pytest.param(one, marks=[] if at == 2 else pytest.mark.all) for at, one in enumerate(LARGE)], ids=str
-)
+@pytest.mark.parametrize("setup", by_night(LARGE, LARGE[2:3]), ids=str)
 def test_the_large_ones_are_within_a_percent(setup):
-    predicted, traced = budget.train(setup, "a100"), trace.train(setup, "a100")
-    assert predicted.peak_bytes == pytest.approx(traced.peak_bytes, rel=0.001)
+    agree(setup, "a100")
 
 
 def test_what_the_chapter_says_of_a_7b():
     """1.2 % of the parameters are trained, and half of the bytes stay; only with checkpointing does a 24 GB card do."""
-    plain, quantized, checkpointed = (budget.train(setup, "a100") for setup in LARGE[:3])
+    found = [budget.train(setup, "a100") for setup in LARGE[:3]]
+    assert [round(one.peak_bytes / GIB, 2) for one in found] == [30.5, 24.07, 6.32]
     trained = LARGE[0].adapter.parameters(LARGE[0].model)
-    assert trained == 39_976_960
-    found = [round(one.peak_bytes / GIB, 2) for one in (plain, quantized, checkpointed)]
-    assert found == [30.5, 24.07, 6.32]
-    assert plain.at(Point.OPTIMIZER).parts["gradients"] == 4 * trained
+    assert found[0].at(Point.OPTIMIZER).parts["gradients"] == 4 * trained == 4 * 39_976_960
 
 
 def test_a_prediction_takes_milliseconds():
@@ -185,16 +129,14 @@ def test_of_micro_batches_all_gradients_stay():
     assert "gradients" not in one.at(Point.LOSS).parts
 
 
-# fms-acceleration, scripts/benchmarks/refs/a100_80gb.csv (2024-12): Mistral-7B on an A100 80 GB, its own QLoRA that
-# casts nothing to FP32, rank 16, packed to 4,096 tokens, full checkpointing; peak allocated, in bytes.
-MISTRAL = [(4, 16_373_838_336), (8, 28_412_178_944)]
-
-
-@pytest.mark.parametrize(("micro_batch", "measured"), MISTRAL)
+@pytest.mark.parametrize(("micro_batch", "measured"), [(4, 16_373_838_336), (8, 28_412_178_944)])
 def test_a_base_without_the_upcast_is_the_published_run(micro_batch, measured):
-    """Transformers of 2024 copied the FP32 logits to shift them, with the 16-bit ones and the head's input alive."""
-    qkvo = ("q_proj", "k_proj", "v_proj", "o_proj")
-    adapter = Adapter("lora", 16, qkvo, "nf4-dq", prepared=False)
+    """fms-acceleration, scripts/benchmarks/refs/a100_80gb.csv (2024-12): Mistral-7B on an A100, its own QLoRA that
+    casts nothing to FP32, rank 16, packed to 4,096 tokens, full checkpointing; peak allocated, in bytes.
+
+    Transformers of 2024 copied the FP32 logits to shift them, with the 16-bit ones and the head's input alive.
+    """
+    adapter = Adapter("lora", 16, ("q_proj", "k_proj", "v_proj", "o_proj"), "nf4-dq", prepared=False)
     setup = TrainSetup("mistral-7b", "autocast-bf16", "adamw-fused", micro_batch, 4096, "full", adapter=adapter)
     held_then = setup.tokens * 2 * (setup.model.vocab + setup.model.hidden)
     assert budget.train(setup, "a100-80gb").peak_bytes + held_then == pytest.approx(measured, rel=0.001)
@@ -210,24 +152,21 @@ def test_dropout_keeps_a_byte_for_each_value_and_a_copy_for_each_adapter():
     plain = adapted(LLAMA, precision="fp32")
     dropped = replace(plain, adapter=replace(plain.adapter, dropout=0.05))
     values = plain.tokens * plain.model.hidden
-    more = {
-        gpu: budget.train(dropped, gpu).saved_bytes - budget.train(plain, gpu).saved_bytes for gpu in ("a100", None)
-    }
-    assert more == {"a100": 4 * 4 * values + 3 * 2 * values, None: 4 * 4 * values + 3 * 2 * 4 * values}
+    for gpu, mask_width in (("a100", 1), (None, 4)):
+        more = budget.train(dropped, gpu).saved_bytes - budget.train(plain, gpu).saved_bytes
+        assert more == 4 * 4 * values + 3 * 2 * mask_width * values
 
 
 def test_a_base_in_bf16_under_autocast_is_half_of_one_in_fp32():
-    half, full = (budget.train(adapted(LLAMA, targets=ALL, **how)) for how in (ON_16_BITS, AUTOCAST))
+    half, full = (budget.train(adapted(LLAMA, targets=ALL, **how)) for how in (WORDS["on-16-bits"], AUTOCAST))
     frozen_values = half.setup.model.parameters
     assert full.parts["parameters"] - half.parts["parameters"] == pytest.approx(2 * frozen_values, rel=0.001)
 
 
 def test_trl_halves_what_is_trained_and_peft_doubles_what_is_not_quantized():
     """Of Llama-2-7B: 8,388,608 values of adapters; embedding, head and norms are 262,410,240 values."""
-    peft, trl, unsloth = (
-        budget.train(TrainSetup("llama-2-7b", adapter=Adapter(base="nf4").trained_by(name)), "a100")
-        for name in ("peft", "trl", "unsloth")
-    )
+    made = [Adapter(base="nf4").trained_by(name) for name in ("peft", "trl", "unsloth")]
+    peft, trl, unsloth = (budget.train(TrainSetup("llama-2-7b", adapter=one), "a100") for one in made)
     assert peft.parts["parameters"] - unsloth.parts["parameters"] == 2 * 262_410_240
     assert unsloth.parts["parameters"] - trl.parts["parameters"] == 2 * 8_388_608
     assert unsloth.parts["optimizer"] == 2 * trl.parts["optimizer"] == 2 * 4 * 8_388_608
@@ -242,18 +181,15 @@ def test_trl_halves_what_is_trained_and_peft_doubles_what_is_not_quantized():
     st.integers(65, 300),
 )
 def test_more_of_anything_takes_more(config, checkpointing, targets, base, sequence):
-    setup = adapted(config, targets=targets, base=base, checkpointing=checkpointing, sequence=sequence, **AUTOCAST)
-    peak = budget.train(setup).peak_bytes
+    how = {"checkpointing": checkpointing, "sequence": sequence, **AUTOCAST}
+    peak = budget.train(adapted(config, "lora", targets, base, **how)).peak_bytes
     for more in ({"sequence": sequence + 16}, {"micro_batch": 3}, {"optimizer": "adamw-foreach"}):
-        changed = {"optimizer": "adamw-fused", "checkpointing": checkpointing, "sequence": sequence, **more}
-        assert budget.train(
-            adapted(config, targets=targets, base=base, **{**AUTOCAST, **changed})
-        ).peak_bytes >= peak - (512 * 512 if "optimizer" in more else 0)
-    dora = adapted(config, "dora", targets, base, checkpointing=checkpointing, sequence=sequence, **AUTOCAST)
-    assert budget.train(dora).peak_bytes > peak
+        larger = adapted(config, "lora", targets, base, **{"optimizer": "adamw-fused", **how, **more})
+        assert budget.train(larger).peak_bytes >= peak - (512 * 512 if "optimizer" in more else 0)
+    assert budget.train(adapted(config, "dora", targets, base, **how)).peak_bytes > peak
 
 
-REFUSED = [
+test_what_cannot_be_told_is_refused = refused(
     (lambda: Adapter("lokr"), "unknown kind of adapter"),
     (lambda: Adapter(rank=0), "the LoRA rank is 0"),
     (lambda: Adapter(targets=()), "the targets of the adapters"),
@@ -275,10 +211,4 @@ REFUSED = [
     (lambda: Adapter(dropout=True), "from 0 to below 1"),
     (lambda: budget.train(adapted(LLAMA, "dora", dropout=0.1)), "LoRA with dropout"),
     (lambda: Adapter().trained_by("tlr"), "did you mean 'trl'"),
-]
-
-
-@pytest.mark.parametrize(("wrong", "words"), REFUSED, ids=[words for _, words in REFUSED])
-def test_what_cannot_be_told_is_refused(wrong, words):
-    with pytest.raises(WorkbookError, match=words):
-        wrong()
+)

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 
 import pytest
@@ -24,6 +25,7 @@ from helpers.memory.step.operators import Operators
 from helpers.techniques.checkpointing import flops_of
 from tests.house import tree
 from tests.memory.configs import GEMMA2, OPT, QWEN2, variant
+from tests.memory.step.agreement import EAGER, FULL, agree, refused
 from tests.versions import unmasked_opt
 
 needs_torchao = pytest.mark.skipif(find_spec("torchao") is None, reason="torchao is not installed")
@@ -36,18 +38,11 @@ def fp8(config, **choices):
     return TrainSetup(config, **{"precision": "torchao-fp8", "optimizer": "sgd", "micro_batch": 2, **choices})
 
 
-class Headless(nn.Module):
+def headless(inputs, outputs):
     """One linear layer, as a model without a head."""
-
-    def __init__(self, inputs, outputs):
-        super().__init__()
-        self.linear = nn.Linear(inputs, outputs, bias=False, dtype=torch.bfloat16)
-
-    def get_output_embeddings(self):
-        return None
-
-    def forward(self, x):
-        return self.linear(x)
+    model = nn.Sequential(nn.Linear(inputs, outputs, bias=False, dtype=torch.bfloat16))
+    model.get_output_embeddings = lambda: None
+    return model
 
 
 # tokens, inputs, outputs: the second, the third and the fourth cast of the backward is the widest
@@ -59,7 +54,7 @@ ONE_LAYER = [(16, 512, 256), (512, 64, 1024), (512, 1024, 64), (256, 256, 256)]
 def test_one_layer_holds_what_its_casts_say(tokens, inputs, outputs):
     """Beside its weight and the gradient that it is given."""
     with trace.fake("cpu"):
-        layer = steps.in_float8(Headless(inputs, outputs))
+        layer = steps.in_float8(headless(inputs, outputs))
         x = torch.empty(tokens, inputs, dtype=torch.bfloat16, requires_grad=True)
         gradient = torch.empty(tokens, outputs, dtype=torch.bfloat16)
         forward = trace.record(lambda: layer(x), layer, warmup=0)
@@ -76,7 +71,7 @@ def test_one_layer_holds_what_its_casts_say(tokens, inputs, outputs):
 @needs_torchao
 def test_backward_keeps_the_very_input_and_weight():
     """Nothing in FP8, and nothing that BF16 would not keep."""
-    layer, kept = steps.in_float8(Headless(64, 32)), []
+    layer, kept = steps.in_float8(headless(64, 32)), []
     x = torch.ones(16, 64, dtype=torch.bfloat16, requires_grad=True)
 
     def pack(tensor):
@@ -85,7 +80,7 @@ def test_backward_keeps_the_very_input_and_weight():
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         layer(x)
-    own = {tensor.untyped_storage().data_ptr() for tensor in (x, layer.linear.weight)}
+    own = {tensor.untyped_storage().data_ptr() for tensor in (x, layer[0].weight)}
     assert {where for _, where in kept} == own
     assert {dtype for dtype, _ in kept} == {torch.bfloat16}
 
@@ -100,38 +95,31 @@ def test_the_head_and_odd_sizes_stay_bf16():
     assert [type(layer).__name__ for layer in net] == ["Linear", "Float8Linear", "Linear"]
 
 
+NIGHT, LONG = pytest.mark.all, {"sequence": 128}
+AMONG_CASTS = [
+    (LLAMA, {"sequence": 8, "checkpointing": "every:4"}),  # the same in the first layer of a segment, not its last
+    (LLAMA, {"sequence": 8}),  # few tokens: the casts of weights, on top of all gradients
+    (LLAMA, {"sequence": 256}),  # many: the cast of the MLP's widest input, in the last layer
+    (LLAMA, {"sequence": 48, "micro_batches": 3}),  # the forward meets all gradients
+    (LLAMA, {**LONG, **FULL}),
+    ({**LLAMA, "num_hidden_layers": 1}, {"sequence": 64, **FULL, "micro_batches": 3}),  # and a recomputation does
+    (LLAMA, {**LONG, "checkpointing": "selective"}),
+    *((LLAMA, {**LONG, "checkpointing": one}, NIGHT) for one in ("module:mlp", "first:2", "offload:inputs")),
+    (LLAMA, {**LONG, "checkpointing": "every:3", **EAGER}, NIGHT),
+    ({**QWEN2, **FEW_WORDS}, {"sequence": 64}, NIGHT),  # tied, biases
+    ({**OPT, **FEW_WORDS}, {"sequence": 64}, unmasked_opt),  # no gate
+    ({**OPT, **FEW_WORDS}, {**LONG, **FULL}, NIGHT, unmasked_opt),
+    ({**GEMMA2, "vocab_size": 64}, {"sequence": 64, **EAGER}, NIGHT),
+    (variant("tiny-qwen3", **FEW_WORDS), LONG, NIGHT),
+]
+
+
 @needs_torchao
-@pytest.mark.parametrize(
-    ("config", "choices"),
-    [
-        (LLAMA, {"sequence": 8, "checkpointing": "every:4"}),  # the same in the first layer of a segment, not its last
-        (LLAMA, {"sequence": 8}),  # few tokens: the casts of weights, on top of all gradients
-        (LLAMA, {"sequence": 256}),  # many: the cast of the MLP's widest input, in the last layer
-        (LLAMA, {"sequence": 48, "micro_batches": 3}),  # the forward meets all gradients
-        (LLAMA, {"sequence": 128, "checkpointing": "full"}),
-        # and a recomputation does
-        ({**LLAMA, "num_hidden_layers": 1}, {"sequence": 64, "checkpointing": "full", "micro_batches": 3}),
-        (LLAMA, {"sequence": 128, "checkpointing": "selective"}),
-        *(
-            pytest.param(LLAMA, {"sequence": 128, "checkpointing": policy}, marks=pytest.mark.all)
-            for policy in ("module:mlp", "first:2", "offload:inputs")
-        ),
-        pytest.param(LLAMA, {"sequence": 128, "checkpointing": "every:3", "attention": "eager"}, marks=pytest.mark.all),
-        pytest.param({**QWEN2, **FEW_WORDS}, {"sequence": 64}, marks=pytest.mark.all),  # tied, biases
-        pytest.param({**OPT, **FEW_WORDS}, {"sequence": 64}, marks=unmasked_opt),  # no gate
-        pytest.param(
-            {**OPT, **FEW_WORDS}, {"sequence": 128, "checkpointing": "full"}, marks=[pytest.mark.all, unmasked_opt]
-        ),
-        pytest.param({**GEMMA2, "vocab_size": 64}, {"sequence": 64, "attention": "eager"}, marks=pytest.mark.all),
-        pytest.param(variant("tiny-qwen3", **FEW_WORDS), {"sequence": 128}, marks=pytest.mark.all),
-    ],
-)
+@pytest.mark.parametrize(("config", "choices"), [pytest.param(*one[:2], marks=one[2:]) for one in AMONG_CASTS])
 def test_a_peak_among_the_casts_is_where_it_is_measured(config, choices):
     """A recomputation runs the last product, too: it saves its operands when it is done."""
     setup = fp8(config, **choices)
-    predicted, traced = budget.train(setup), trace.train(setup, on="cpu")
-    assert predicted.peak_bytes == pytest.approx(traced.peak_bytes, rel=0.003)
-    assert predicted.saved_bytes == pytest.approx(traced.measured.saved_bytes, rel=0.005)
+    predicted, _ = agree(setup, peak=0.003, saved=0.005)
     bf16 = budget.train(replace(setup, precision="bf16"))
     assert predicted.saved_bytes == bf16.saved_bytes
     assert predicted.peak_bytes > 1.005 * bf16.peak_bytes, "the casts show at this size"
@@ -172,27 +160,18 @@ def test_fp8_never_holds_less_than_bf16(config, checkpointing, sixteens, micro_b
     assert budget.train(replace(setup, sequence=setup.sequence + 16)).peak_bytes >= ours.peak_bytes
 
 
-REFUSED = [
+TINY = fp8("tiny-llama", sequence=64)
+NO_KERNEL = [
     (fp8("tiny-gpt2", sequence=64), "Conv1D"),
     (fp8("tiny-llama", sequence=9), "tokens"),
     (fp8({**LLAMA, "intermediate_size": 690}, sequence=64), "multiple of 16"),
 ]
-
-
-@pytest.mark.parametrize(("setup", "words"), REFUSED)
-def test_what_no_kernel_takes_is_refused_by_all_three(setup, words):
-    for answer in (budget.train, trace.train, lambda setup: measure.training_step(setup, "cpu")):
-        with pytest.raises(WorkbookError, match=words):
-            answer(setup)
-
-
-def test_a_card_without_fp8_products_is_refused_and_zero_has_no_closed_form():
-    setup = fp8("tiny-llama", sequence=64)
-    for answer in (budget.train, trace.train):
-        with pytest.raises(WorkbookError, match="no FP8 products"):
-            answer(setup, "a100")
-    with pytest.raises(WorkbookError, match="FSDP"):
-        budget.train(replace(setup, split=Split(4, zero=3)))
+ON_CPU = partial(measure.training_step, device="cpu")
+test_what_no_kernel_takes_is_refused_by_all_three = refused(
+    *((partial(run, setup), words) for setup, words in NO_KERNEL for run in (budget.train, trace.train, ON_CPU)),
+    *((partial(run, TINY, "a100"), "no FP8 products") for run in (budget.train, trace.train)),
+    (partial(budget.train, replace(TINY, split=Split(4, zero=3))), "FSDP"),
+)
 
 
 def test_offers_stay_in_fp8():
@@ -203,13 +182,12 @@ def test_offers_stay_in_fp8():
 
 
 def test_without_torchao_the_error_says_what_to_do(monkeypatch):
-    setup = fp8("tiny-llama", sequence=64)
     monkeypatch.setitem(sys.modules, "torchao.float8", None)
-    for answer in (trace.train, lambda setup: measure.training_step(setup, "cpu")):
-        with pytest.raises(WorkbookError, match="torchao, which training in FP8 needs") as refused:
-            answer(setup)
-        assert "pip install --no-deps torchao" in refused.value.do
-    assert budget.train(setup).peak_bytes > 0
+    for answer in (trace.train, ON_CPU):
+        with pytest.raises(WorkbookError, match="torchao, which training in FP8 needs") as told:
+            answer(TINY)
+        assert "pip install --no-deps torchao" in told.value.do
+    assert budget.train(TINY).peak_bytes > 0
 
 
 @needs_torchao
@@ -217,9 +195,7 @@ def test_without_torchao_the_error_says_what_to_do(monkeypatch):
 @pytest.mark.parametrize("precision", ["torchao-fp8", pytest.param("bf16", marks=pytest.mark.all)])
 def test_torchao_is_imported_without_a_word(precision):
     """Transformers imports it in any case, and it tells on stderr what it could not load."""
-    words = [sys.executable, "-m", "helpers.cli", "trace", "train", "--model", "tiny-llama", "--sequence", "64"]
-    done = subprocess.run(
-        [*words, "--precision", precision], cwd=tree.ROOT, capture_output=True, text=True, check=False
-    )
+    words = f"-m helpers.cli trace train --model tiny-llama --sequence 64 --precision {precision}".split()
+    done = subprocess.run([sys.executable, *words], cwd=tree.ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"tiny-llama, {precision}," in done.stdout

@@ -1,27 +1,20 @@
 """Optimizers: their states to the byte, their peaks beside the meter and the trace, and a step inside the backward."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
-from helpers.catalog import OPTIMIZERS, TrainSetup, WorkbookError, model
+from helpers.catalog import OPTIMIZERS, TrainSetup, model
 from helpers.catalog.split import Split
-from helpers.memory import budget, measure, trace
+from helpers.memory import budget, trace
 from helpers.memory.breakdown import Part, Point
 from helpers.memory.measure import steps
 from tests.memory.configs import GPT2
+from tests.memory.step.agreement import agree, by_night, llama, refused
 
-NARROW = {  # of the size of the small language model: 1.7 M parameters, no end larger than what lies between
-    "model_type": "llama",
-    "hidden_size": 192,
-    "intermediate_size": 512,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "vocab_size": 416,
-    "tie_word_embeddings": False,
-}
+NARROW = llama(192, 512, 4, 6, 416, 2)  # 1.7 M parameters, no end larger than what lies between
 TIED = {**NARROW, "tie_word_embeddings": True, "vocab_size": 5000, "num_hidden_layers": 2}
 MODELS = {"narrow": NARROW, "tied": TIED, "gpt2": GPT2}
 NAMES = [name for name in OPTIMIZERS if name != "adamw"] + ["galore:16", "apollo:16"]
@@ -31,14 +24,9 @@ TABLES = ("qmap1", "qmap2", "step")  # shared by all tensors; and what a step co
 
 
 def held_bytes(optimizers):
-    tensors = [
-        value
-        for optimizer in optimizers
-        for state in optimizer.state.values()
-        for name, value in state.items()
-        if isinstance(value, torch.Tensor) and name not in TABLES
-    ]
-    return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
+    states = [state for optimizer in optimizers for state in optimizer.state.values()]
+    tensors = [value for state in states for name, value in state.items() if name not in TABLES]
+    return sum(one.untyped_storage().nbytes() for one in tensors if isinstance(one, torch.Tensor))
 
 
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.all)])
@@ -65,9 +53,7 @@ def test_the_peak_is_the_meter_s_and_the_trace_s(name, shape):
     if name in LIBRARY:
         pytest.importorskip("bitsandbytes")
     setup = TrainSetup(MODELS[shape], "fp32", name, 1, 16)
-    predicted = budget.train(setup)
-    measured = measure.training_step(setup, "cpu")
-    assert predicted.peak_bytes == pytest.approx(measured.peak_bytes, rel=0.003)
+    _, measured = agree(setup, real=True, peak=0.003)
     assert trace.train(setup, on="cpu").peak_bytes == pytest.approx(measured.peak_bytes, abs=1024)
 
 
@@ -76,9 +62,7 @@ def test_the_peak_is_the_meter_s_and_the_trace_s(name, shape):
 @pytest.mark.parametrize("shape", ["narrow", "tied"])
 @pytest.mark.parametrize("precision", ["bf16", "autocast-bf16", "megatron-bf16"])
 def test_the_peak_in_other_precisions(name, shape, precision):
-    setup = TrainSetup(MODELS[shape], precision, name, 1, 16)
-    found = trace.train(setup, on="cpu")
-    assert budget.train(setup).peak_bytes == pytest.approx(found.peak_bytes, rel=0.006)
+    agree(TrainSetup(MODELS[shape], precision, name, 1, 16), peak=0.006)
 
 
 # --- in the backward ---
@@ -86,27 +70,18 @@ def test_the_peak_in_other_precisions(name, shape, precision):
 
 @pytest.mark.parametrize("checkpointing", ["none", "full"])
 @pytest.mark.parametrize(
-    "name",
-    [
-        "adamw-fused",
-        "muon",
-        *(pytest.param(name, marks=pytest.mark.all) for name in ("adamw", "adafactor", "adamw-8bit")),
-    ],
+    "name", by_night(["adamw-fused", "muon", "adamw", "adafactor", "adamw-8bit"], ["adamw-fused", "muon"])
 )
-@pytest.mark.parametrize("shape", ["narrow", pytest.param("tied", marks=pytest.mark.all)])
+@pytest.mark.parametrize("shape", by_night(["narrow", "tied"], ["narrow"]))
 def test_in_the_backward_the_peak_is_the_trace_s(shape, name, checkpointing):
     for tokens in (8, 128):
-        setup = TrainSetup(MODELS[shape], "fp32", name, 1, tokens, checkpointing=checkpointing, in_backward=True)
-        found = trace.train(setup, on="cpu")
-        assert budget.train(setup).peak_bytes == pytest.approx(found.peak_bytes, rel=0.005), tokens
+        agree(TrainSetup(MODELS[shape], "fp32", name, 1, tokens, checkpointing, in_backward=True), peak=0.005)
 
 
 @pytest.mark.parametrize("shape", ["narrow", "tied"])
 @pytest.mark.parametrize("tokens", [8, 128])
 def test_in_the_backward_the_meter_sees_the_same(shape, tokens):
-    setup = TrainSetup(MODELS[shape], "fp32", "adamw", 1, tokens, in_backward=True)
-    predicted, measured = budget.train(setup), measure.training_step(setup, "cpu")
-    assert predicted.peak_bytes == pytest.approx(measured.peak_bytes, rel=0.003)
+    _, measured = agree(TrainSetup(MODELS[shape], "fp32", "adamw", 1, tokens, in_backward=True), real=True, peak=0.003)
     assert [moment.name for moment in measured.moments] == ["forward", "backward"]
     largest = 4 * max(rows * columns for rows, columns in ((512, 192), (model(MODELS[shape]).vocab, 192)))
     assert max(measured.timeline.parts[Part.GRADIENTS]) <= (2 if shape == "tied" else 1) * largest
@@ -130,13 +105,9 @@ def test_in_the_backward_each_weight_s_optimizer_has_tables_of_its_own():
     setup = TrainSetup(NARROW, "fp32", "adamw-8bit", 1, 16, in_backward=True)
     run = steps.training_run(setup, "cpu")
     run.step()
-    tables = {
-        state[name].data_ptr(): state[name].nbytes
-        for optimizer in run.optimizers
-        for state in optimizer.state.values()
-        for name in ("qmap1", "qmap2")
-        if name in state
-    }
+    kept = [state for optimizer in run.optimizers for state in optimizer.state.values()]
+    found = [state[name] for state in kept for name in ("qmap1", "qmap2") if name in state]
+    tables = {table.data_ptr(): table.nbytes for table in found}
     states = [budget.train(replace(setup, in_backward=way)).parts[Part.OPTIMIZER] for way in (True, False)]
     assert states[0] - states[1] == sum(tables.values()) > 0
 
@@ -152,20 +123,14 @@ def test_a_tied_table_waits_for_the_embedding_and_is_updated_once():
     assert Part.GRADIENTS not in budget.train(untied).at(Point.FINAL_NORM).parts
 
 
-REFUSED = [
-    ({"micro_batches": 2}, "2 micro-batches"),
-    ({"split": Split(2)}, "2 ranks"),
-    ({"split": Split(zero=1)}, "ZeRO stage 1"),
-    ({"precision": "megatron-bf16"}, "FP32 main gradient"),
-]
-
-
-@pytest.mark.parametrize(("choices", "phrase"), REFUSED, ids=lambda value: value if isinstance(value, str) else "")
-def test_a_gradient_that_waits_for_others_cannot_be_freed_at_once(choices, phrase):
-    with pytest.raises(WorkbookError, match=phrase):
-        TrainSetup("tiny-llama", in_backward=True, **choices)
-    with pytest.raises(WorkbookError, match="in_backward is 'yes'"):
-        TrainSetup("tiny-llama", in_backward="yes")
+AT_ONCE = partial(TrainSetup, "tiny-llama", in_backward=True)
+test_a_gradient_that_waits_for_others_cannot_be_freed_at_once = refused(
+    (partial(AT_ONCE, micro_batches=2), "2 micro-batches"),
+    (partial(AT_ONCE, split=Split(2)), "2 ranks"),
+    (partial(AT_ONCE, split=Split(zero=1)), "ZeRO stage 1"),
+    (partial(AT_ONCE, precision="megatron-bf16"), "FP32 main gradient"),
+    (partial(TrainSetup, "tiny-llama", in_backward="yes"), "in_backward is 'yes'"),
+)
 
 
 # --- what a GPU's allocator does not count ---
@@ -193,18 +158,13 @@ def test_a_7b_with_32_bit_paged_states_is_torchtune_s_20_2_gb():
     assert found.peak_bytes + 4 * setup.tokens * setup.model.vocab == pytest.approx(20.2e9, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("trainer", "ours"),
-    [
-        ("adamw_torch", "adamw-foreach"),
-        ("adamw_torch_fused", "adamw-fused"),
-        ("ADAMW_BNB_8BIT", "adamw-8bit-trainer"),
-        ("paged_adamw_32bit", "adamw-32bit-paged"),
-        ("paged_adamw_8bit", "adamw-8bit-paged-trainer"),
-    ],
-)
-def test_trainer_s_own_names(trainer, ours):
-    assert TrainSetup("tiny-llama", optimizer=trainer).optimizer == ours
+OURS = {"adamw_torch": "adamw-foreach", "adamw_torch_fused": "adamw-fused", "ADAMW_BNB_8BIT": "adamw-8bit-trainer"}
+OURS |= {"paged_adamw_32bit": "adamw-32bit-paged", "paged_adamw_8bit": "adamw-8bit-paged-trainer"}
+
+
+@pytest.mark.parametrize("trainer", OURS)
+def test_trainer_s_own_names(trainer):
+    assert TrainSetup("tiny-llama", optimizer=trainer).optimizer == OURS[trainer]
 
 
 def test_trainer_s_paged_8_bits_keeps_embeddings_in_32_and_pages_both():

@@ -1,6 +1,7 @@
 """What ZeRO does to the moments of a step: shards, what is whole for a while, and what is offloaded."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -10,6 +11,7 @@ from helpers.memory import budget
 from helpers.memory.breakdown import Point
 from helpers.memory.step.ranks import zero
 from helpers.techniques.zero.rank_trace import traced
+from tests.memory.step.agreement import by_night, llama
 
 
 def at(setup, where, layer=None):
@@ -24,9 +26,8 @@ def test_the_root_is_whole_from_forward_to_the_end_of_backward():
         assert moment.parts["parameters"] == pytest.approx(shard + whole, abs=512), moment.name
 
 
-SMALL = {"model_type": "llama", "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 6}
-SMALL |= {"num_attention_heads": 8, "num_key_value_heads": 8, "vocab_size": 4096, "pad_token_id": None}
-HEADS = {"untied": SMALL | {"tie_word_embeddings": False}, "tied": SMALL | {"tie_word_embeddings": True}}
+SMALL = llama(512, 1536, 6, 8, 4096, pad_token_id=None)
+HEADS = {"untied": SMALL, "tied": SMALL | {"tie_word_embeddings": True}}
 RUNS = {  # few tokens, so that whole gradients are most of the peak; and many
     "few tokens": {"precision": "bf16", "sequence": 64},
     "few tokens, recomputed": {"precision": "bf16", "sequence": 64, "checkpointing": "full"},
@@ -37,18 +38,15 @@ RUNS = {  # few tokens, so that whole gradients are most of the peak; and many
 QUICK = {("few tokens", "untied", 2), ("many tokens, recomputed", "tied", 3), ("few tokens", "tied", 1)}
 
 
-@pytest.mark.parametrize(
-    ("run", "head", "stage"),
-    [
-        pytest.param(run, head, stage, marks=[] if (run, head, stage) in QUICK else pytest.mark.all)
-        for run in RUNS
-        for head in HEADS
-        for stage in (1, 2, 3)
-    ],
-)
+def as_traced(setup, allowed=0.002):
+    predicted = budget.train(setup).peak_bytes
+    assert predicted == pytest.approx(traced(setup, on="cpu").trace.peak_bytes, rel=allowed)
+    return predicted
+
+
+@pytest.mark.parametrize(("run", "head", "stage"), by_night(product(RUNS, HEADS, (1, 2, 3)), QUICK))
 def test_a_rank_s_peak_is_that_of_the_traced_engine(run, head, stage):
-    setup = TrainSetup(HEADS[head], optimizer="adamw-fused", micro_batch=2, split=Split(4, zero=stage), **RUNS[run])
-    assert budget.train(setup).peak_bytes == pytest.approx(traced(setup, on="cpu").trace.peak_bytes, rel=0.002)
+    as_traced(TrainSetup(HEADS[head], **RUNS[run], optimizer="adamw-fused", micro_batch=2, split=Split(4, zero=stage)))
 
 
 @pytest.mark.slow
@@ -57,8 +55,7 @@ def test_a_rank_s_peak_is_that_of_the_traced_engine(run, head, stage):
     [("llama-2-7b", 3, "full"), ("llama-2-7b", 2, "full"), ("llama-3.2-1b", 3, "full"), ("gpt2", 3, "none")],
 )
 def test_a_rank_s_peak_of_a_large_model_is_that_of_the_traced_engine(name, stage, policy):
-    setup = TrainSetup(name, "bf16", "adamw-fused", sequence=1024, checkpointing=policy, split=Split(64, zero=stage))
-    assert budget.train(setup).peak_bytes == pytest.approx(traced(setup, on="cpu").trace.peak_bytes, rel=0.002)
+    as_traced(TrainSetup(name, "bf16", "adamw-fused", 1, 1024, policy, split=Split(64, zero=stage)))
 
 
 def test_stage_1_reduces_with_whole_gradients_and_one_flat():
@@ -93,10 +90,8 @@ def test_what_is_offloaded_leaves_the_gpu():
 
 def test_one_rank_may_offload():
     setup = TrainSetup("llama-3.2-1b", "bf16", split=Split(zero=1), offload_optimizer="cpu", checkpointing="full")
-    assert (
-        budget.train(setup).peak_bytes
-        < budget.train(replace(setup, split=Split(), offload_optimizer="none")).peak_bytes
-    )
+    whole = replace(setup, split=Split(), offload_optimizer="none")
+    assert budget.train(setup).peak_bytes < budget.train(whole).peak_bytes
 
 
 @pytest.mark.parametrize("precision", ["bf16", "megatron-bf16"])
@@ -105,6 +100,4 @@ def test_one_rank_may_offload():
 def test_accumulated_micro_batches_begin_with_the_last_flat_in_flight(name, sequence, stage, precision):
     """Beside the shards of all gradients; in a step of one micro-batch `step()` has waited for it."""
     setup = TrainSetup(name, precision, "adamw-fused", 2, sequence, split=Split(4, zero=stage), micro_batches=3)
-    predicted = budget.train(setup).peak_bytes
-    assert predicted == pytest.approx(traced(setup, on="cpu").trace.peak_bytes, rel=0.015)
-    assert predicted > 1.1 * budget.train(replace(setup, micro_batches=1)).peak_bytes
+    assert as_traced(setup, 0.015) > 1.1 * budget.train(replace(setup, micro_batches=1)).peak_bytes

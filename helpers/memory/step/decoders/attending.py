@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ....catalog.fused_attention import Heads, efficient_backward, efficient_forward, flash_backward
-from ....catalog.hardware import AttentionCall, AttentionKernel, Cuda
+from ....catalog.hardware import AttentionCall, AttentionKernel
 from ....catalog.layers import Attention
 from ....catalog.train_setup import TrainSetup
 from ...breakdown import rounded
-from ..operators import Operators
 from ..tape import Tensor
 from .linears import FP32, HALF, Linears
 
@@ -22,10 +21,6 @@ class Attending(Linears):
     `kernel` is what "sdpa" runs: the FUSED one; REPEATED, which has grouped K and V written out for each query head
     first; or the plain FORMULA, where a GPU has no fused one. With `cuda` what its kernels hold for a while counts.
     """
-
-    def __init__(self, setup: TrainSetup, tape: Operators, kernel: str = FUSED, cuda: Cuda | None = None) -> None:
-        super().__init__(setup, tape)
-        self.kernel, self.cuda = kernel, cuda
 
     def attended(self, query: Tensor, key: Tensor, value: Tensor, attention: Attention) -> tuple[Tensor, Tensor | None]:
         run = self._fused if self.setup.attention == "sdpa" else self._eager
@@ -55,7 +50,7 @@ class Attending(Linears):
         values = query.values // attention.head_dim * attention.value_width
         numbers = [tape.new(self.tokens * self.setup.sequence, query.width)] if mask else []
         held = [tape.new(size, 1) for size in in_forward]
-        out = tape.attention(query, key, value, rows, in_backward, values, *numbers, keys=self.setup.sequence)
+        out = tape.attention(query, key, value, rows, in_backward, values, self.setup.sequence, *numbers)
         del held
         return out, None
 
@@ -84,12 +79,14 @@ class Attending(Linears):
         values = value if value.values == values_out else tape.written_out(value, values_out)
         apart = self.loose and not self.joins_heads
         scaled, scaled_keys = self._in_order(scaled, apart), tape.elementwise(keys)
-        weights = tape.matmul(scaled, self._in_order(scaled_keys, apart and keys is key), scores, attention.head_dim)
+        weights = tape.product(
+            scaled, self._in_order(scaled_keys, apart and keys is key), scores, attention.head_dim, kind="scores"
+        )
         del scaled_keys
         weights = tape.elementwise(weights)
         weights = self._softmax(weights)
         values = self._in_order(values, self.loose and values is value)
-        product = tape.matmul(weights, values, values_out, self.setup.sequence)
+        product = tape.product(weights, values, values_out, self.setup.sequence, kind="scores")
         output = tape.cast(product, dtype)
         if dtype != FP32:
             tape.new(scores, dtype)  # the weights, which nobody asked for
@@ -115,11 +112,6 @@ class Attending(Linears):
 
     joins_heads = False  # whether q and k are written head by head when they are rotated
 
-    @property
-    def loose(self) -> bool:
-        """Whether the heads of all sequences, as products leave them, are no one dimension: `matmul` copies them."""
-        return self.setup.micro_batch > 1
-
     casts_weights = True  # to the type of the query
 
     def _capped(self, weights: Tensor) -> Tensor:
@@ -130,7 +122,7 @@ class Attending(Linears):
         if self.width.autocast:
             a, b = tape.cast(a, HALF), tape.cast(b, HALF)
         a, b = (self._in_order(one, apart) for one, apart in zip((a, b), loose, strict=True))
-        return tape.matmul(a, b, values, inner)
+        return tape.product(a, b, values, inner, kind="scores")
 
     def _in_order(self, x: Tensor, apart: bool) -> Tensor:
         return self.tape.copy(x) if apart else x

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from ....catalog.layers import Attention, Layer, Linear, Mlp
 from ....catalog.losses import FULL
-from ....catalog.optimizers import HEAD
 from ....catalog.policies import SELECTIVE
 from ...breakdown import Point, rounded
 from ..tape import FROZEN, Tensor
@@ -19,6 +18,7 @@ from .linears import FP32, HALF
 from .losses import fused_loss
 
 PRODUCTS = ("product", "scaled product")  # of linear layers
+Module = Callable[[Tensor], tuple[Tensor, Tensor | None]]  # what it returns, and attention's weights
 
 
 class Decoder(Attending):
@@ -33,29 +33,30 @@ class Decoder(Attending):
         return self.block(hidden, layer, how)
 
     def block(self, hidden: Tensor, layer: Layer, how: str = "none") -> Tensor:
-        hidden, _ = self._with_attention(hidden, layer, how)
+        attention, checkpointed = layer.attention, how == "module:attention"
+        hidden, _ = self._plus(hidden, lambda x: self.attention(x, attention), checkpointed, layer.norms)
         return self._with_mlp(hidden, layer, how)
+
+    def _with_mlp(self, hidden: Tensor, layer: Layer, how: str) -> Tensor:
+        return self._plus(hidden, lambda x: (self.mlp(x, layer.mlp), None), how == "module:mlp", layer.norms)[0]
 
     names_attention = False  # whether a layer names what attention returned to its end, as it does the weights
 
-    def _with_attention(self, hidden: Tensor, layer: Layer, how: str) -> tuple[Tensor, object]:
-        """The sum, and what is named as long as the layer runs."""
-        tape, residual, weights = self.tape, hidden, None
+    def _plus(self, hidden: Tensor, part: Module, checkpointed: bool, norms: int) -> tuple[Tensor, object]:
+        """What attention or the MLP makes of it and itself; and what is named as long as the layer runs."""
+        tape, residual = self.tape, hidden
         hidden = self.norm(hidden, self.tokens)
-        if how == "module:attention":
-            hidden, weights = self._checkpointed_attention(hidden, layer.attention)
-        else:
-            hidden, weights = self.attention(hidden, layer.attention)
-        if layer.norms == 4:
+        hidden, weights = self._checkpointed(part, hidden) if checkpointed else part(hidden)
+        if norms == 4:
             hidden = self.norm(hidden, self.tokens)
         return tape.add(residual, hidden), (weights, hidden if self.names_attention else None)
 
-    def _checkpointed_attention(self, hidden: Tensor, attention: Attention) -> tuple[Tensor, Tensor | None]:
+    def _checkpointed(self, part: Module, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
         """The weights that it returns are named as well, if not saved."""
         returned: list[Tensor | None] = []
 
         def run(x: Tensor) -> Tensor:
-            out, weights = self.attention(x, attention)
+            out, weights = part(x)
             if not returned:
                 returned.append(weights)
             return out
@@ -63,17 +64,6 @@ class Decoder(Attending):
         hidden = self.tape.checkpointed(run, hidden)
         weights, returned[0] = returned[0], None
         return hidden, weights
-
-    def _with_mlp(self, hidden: Tensor, layer: Layer, how: str) -> Tensor:
-        tape, residual = self.tape, hidden
-        hidden = self.norm(hidden, self.tokens)
-        if how == "module:mlp":
-            hidden = tape.checkpointed(lambda x: self.mlp(x, layer.mlp), hidden)
-        else:
-            hidden = self.mlp(hidden, layer.mlp)
-        if layer.norms == 4:
-            hidden = self.norm(hidden, self.tokens)
-        return tape.add(residual, hidden)
 
     def loss(self, hidden: Tensor) -> Tensor:
         """From the last layer's output: the final norm, `lm_head`, and the loss in FP32."""
@@ -93,23 +83,17 @@ class Decoder(Attending):
 
     def head(self, hidden: Tensor) -> Tensor:
         head, tape = Linear("lm_head", self.model.hidden, self.model.vocab, self.model.lm_head_bias), self.tape
-        if self.adapter:
-            logits = self._product(hidden, head, is_logits=True)
-        else:
-            hidden = tape.shared(hidden) if self.parts > 1 else hidden
-            logits = self._trained_layer(hidden, head, is_logits=True, waits=self.model.tied, role=HEAD)
+        hidden = tape.shared(hidden) if self.parts > 1 else hidden
+        logits = self._product(hidden, head, is_logits=True)
         if self.parts > 1:
             logits = tape.gathered(logits, self.parts)
-        if self.logit_cap:
+        if self.logit_cap and self.model.config.get("final_logit_softcapping", self.logit_cap):
             logits = tape.elementwise(logits, is_logits=True)
             logits = tape.keeps_result(logits, is_logits=True)
             logits = tape.elementwise(logits, is_logits=True)
         return logits
 
-    @property
-    def logit_cap(self) -> object:
-        """What the logits are capped at, if they are."""
-        return None
+    logit_cap = 0.0  # where a family caps its logits, and the config does not say at what
 
     def _cross_entropy(self, logits: Tensor) -> Tensor:
         tape = self.tape
@@ -155,10 +139,8 @@ class Decoder(Attending):
         return (self.rotated(query), self.rotated(key), value) if attention.rotary else (query, key, value)
 
     def rotated(self, x: Tensor) -> Tensor:
-        """(x * cos) + (rotate_half(x) * sin), the tables in the type of the hidden states."""
-        tape, wide = self.tape, max(x.width, self.width.residual)
-        by_cosine = tape.elementwise(x, kept=(FROZEN,), width=wide)
-        return tape.add(by_cosine, tape.elementwise(self._half_turned(x), kept=(FROZEN,), width=wide))
+        """(x * cos) + (rotate_half(x) * sin)"""
+        return self.tape.add(self._times(x), self._times(self._half_turned(x)))
 
     rotary_default = 1.0
 
@@ -206,7 +188,14 @@ class Decoder(Attending):
         return 0 if held or is_leaf else rounded(self.tokens * self.model.hidden * self.width.residual)
 
     def mlp(self, x: Tensor, mlp: Mlp) -> Tensor:
-        gate, up, down = mlp.linears
+        return self.routed(x, mlp) if mlp.experts else self.gated_mlp(x, mlp)
+
+    def routed(self, x: Tensor, mlp: Mlp) -> Tensor:
+        """Experts, in the families that have some."""
+        raise NotImplementedError
+
+    def gated_mlp(self, x: Tensor, mlp: Mlp) -> Tensor:
+        gate, up, down = mlp.linears[:3]
         return self.linear(self.tape.mul(self.activated(self.linear(x, gate)), self.linear(x, up)), down)
 
     def activated(self, x: Tensor) -> Tensor:
@@ -227,10 +216,10 @@ class PartlyRotated(Decoder):
 
     joins_heads = True
 
-    def partly_rotated(self, x: Tensor) -> Tensor:
+    def rotated(self, x: Tensor) -> Tensor:
         tape, turned = self.tape, round(x.values * self.rotary_share)
         part, rest = tape.part(x, turned), tape.part(x, x.values - turned)
-        return tape.joined(self.rotated(part), rest)
+        return tape.joined(super().rotated(part), rest)
 
     def attended(self, query: Tensor, key: Tensor, value: Tensor, attention: Attention) -> tuple[Tensor, Tensor | None]:
         """Flash attention writes as its query lies, here head by head, and that is turned over behind it.

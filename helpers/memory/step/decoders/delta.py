@@ -7,6 +7,7 @@ flash-linear-attention nor its kernels of the hub are installed; those keep less
 from __future__ import annotations
 
 from ....catalog.layers import Attention, Delta, Mlp
+from ..operators import CONVOLUTION
 from ..tape import Tensor
 from .decoder import CenteredNorm, Decoder, PartlyRotated
 from .experts import Qwen3Moe
@@ -40,7 +41,7 @@ class Hybrid(PartlyRotated, CenteredNorm, Qwen3Moe):
         query = self.norm(query, self.tokens * attention.heads)
         key = self.norm(self.linear(hidden, k), self.tokens * attention.kv_heads)
         value = self.linear(hidden, v)
-        query, key = self.partly_rotated(query), self.partly_rotated(key)
+        query, key = self.rotated(query), self.rotated(key)
         output, weights = self.attended(query, key, value, attention)
         output = tape.mul(output, tape.keeps_result(gate))
         return self.linear(output, o), weights
@@ -64,8 +65,7 @@ class Hybrid(PartlyRotated, CenteredNorm, Qwen3Moe):
         return self.linear(out, attention.linears[-1])
 
     def _projected(self, hidden: Tensor, attention: Attention, delta: Delta) -> tuple[Tensor, ...]:
-        qkv, z, b, a, _ = attention.linears
-        return self.linear(hidden, qkv), self.linear(hidden, z), self.linear(hidden, b), self.linear(hidden, a)
+        return tuple(self.linear(hidden, one) for one in attention.linears[:-1])
 
     def _convolved(self, mixed: Tensor, delta: Delta) -> Tensor:
         """A convolution of each channel, with more tokens at its end, of which a view is left; then SiLU."""
@@ -74,7 +74,7 @@ class Hybrid(PartlyRotated, CenteredNorm, Qwen3Moe):
         if autocast:
             mixed, weight = tape.cast(tape.cast(mixed, FP32), HALF), tape.cast(weight, HALF)
         longer = self.setup.micro_batch * delta.channels * (self.setup.sequence + delta.kernel - 1)
-        out = tape.convolution(mixed, weight, longer, delta.kernel)
+        out = tape.product(mixed, weight, longer, delta.kernel, kind=CONVOLUTION)
         return self.activated(tape.part(out, mixed.values))
 
     def _gated_norm(self, x: Tensor, gate: Tensor, delta: Delta) -> Tensor:
@@ -182,16 +182,14 @@ class Hybrid(PartlyRotated, CenteredNorm, Qwen3Moe):
 
     # --- experts -----------------------------------------------------------------------------------------------------
 
-    def mlp(self, x: Tensor, mlp: Mlp) -> Tensor:
+    def routed(self, x: Tensor, mlp: Mlp) -> Tensor:
         """The shared expert runs first, and its gate last."""
-        if not mlp.experts:
-            return super().mlp(x, mlp)
-        tape, (gate, up, down, own_gate) = self.tape, mlp.linears
+        tape = self.tape
         tape.flat = True
-        shared = self.linear(tape.mul(self.activated(self.linear(x, gate)), self.linear(x, up)), down)
+        shared = self.gated_mlp(x, mlp)
         _, scores = self.router(x, mlp)
         out = self.experts(x, scores, mlp)
-        shared = tape.mul(tape.keeps_result(self.linear(x, own_gate)), shared)
+        shared = tape.mul(tape.keeps_result(self.linear(x, mlp.linears[-1])), shared)
         out = tape.add(out, shared)
         tape.flat = False
         return out

@@ -14,16 +14,14 @@ class Experts(Decoder):
     Every token is in `experts_per_token` of them, wherever they are: the bytes do not depend on the balance.
     """
 
-    def mlp(self, x: Tensor, mlp: Mlp) -> Tensor:
-        if not mlp.experts:
-            return super().mlp(x, mlp)
+    def routed(self, x: Tensor, mlp: Mlp) -> Tensor:
         _, scores = self.router(x, mlp)
         return self.experts(x, scores, mlp)
 
     def router(self, x: Tensor, mlp: Mlp) -> tuple[Tensor, Tensor]:
         """The logits, which live as long as the layer's call of its experts, and the chosen scores."""
         tape, chosen = self.tape, self.tokens * mlp.experts_per_token
-        logits = self._routed(x, mlp)
+        logits = self._logits(x, mlp)
         probabilities = tape.cast(logits, FP32)
         probabilities = tape.keeps_result(probabilities)
         return logits, self._normalised(tape.chosen(probabilities, chosen))
@@ -38,14 +36,12 @@ class Experts(Decoder):
         total = tape.summed(scores, self.tokens)
         return tape.elementwise(scores, total, kept=(scores, total))
 
-    def _routed(self, x: Tensor, mlp: Mlp) -> Tensor:
+    def _logits(self, x: Tensor, mlp: Mlp) -> Tensor:
         weights = [self.weight(mlp.experts, self.model.hidden)]
-        if self.router_bias:
+        if mlp.router_bias:
             weights.append(self.weight(mlp.experts))
         x, weight, *bias = self.low(x, *weights)
-        return self.tape.product(x, weight, self.tokens * mlp.experts, *bias, inner=self.model.hidden)
-
-    router_bias = False
+        return self.tape.product(x, weight, self.tokens * mlp.experts, self.model.hidden, *bias)
 
     def experts(self, x: Tensor, scores: Tensor, mlp: Mlp) -> Tensor:
         tape, chosen = self.tape, self.tokens * mlp.experts_per_token
@@ -65,14 +61,9 @@ class Experts(Decoder):
 
     def grouped(self, x: Tensor, linear: Linear, experts: int, order: Tensor) -> Tensor:
         """`grouped_mm` over the stacked weights; autocast does not know it, so there it is FP32."""
-        tape, values, width = self.tape, x.values // linear.inputs * linear.outputs, self.width.weights
-        x = tape.cast(x, width)
-        if self.adapter:
-            flops = 2 * values * linear.inputs
-            tape.computes(flops)
-            return tape.shaped(tape.new(values, width), x, kept=(FROZEN,), flops=flops)
-        weight = self.weight(experts, linear.outputs, linear.inputs)
-        return tape.product(x, weight, values, inner=linear.inputs, kind="grouped")
+        x = self.tape.cast(x, self.width.weights)
+        weight, values = self.weight(experts, linear.outputs, linear.inputs), x.values // linear.inputs * linear.outputs
+        return self.tape.product(x, weight, values, linear.inputs, kind="grouped")
 
     def gated(self, gate_up: Tensor) -> Tensor:
         gate, up = self.tape.split(gate_up, gate_up.values // 2, gate_up.values // 2)
@@ -96,10 +87,7 @@ class GptOss(Experts):
         """In FP32, and cast at the end."""
         return self.tape.cast(self.tape.mul(weight, x), width)
 
-    @property
-    def table_bytes(self) -> tuple[int, ...]:
-        return (self.model.head_dim // 2 * self.width.residual,) * 2
-
+    rotary_default = 0.5  # of a head is in the tables, once for both halves
     joins_heads = True
 
     def rotated(self, x: Tensor) -> Tensor:
@@ -117,11 +105,10 @@ class GptOss(Experts):
 
     def router(self, x: Tensor, mlp: Mlp) -> tuple[Tensor, Tensor]:
         tape, chosen = self.tape, self.tokens * mlp.experts_per_token
-        logits = self._routed(x, mlp)
+        logits = self._logits(x, mlp)
         scores = tape.chosen(logits, chosen)
         return logits, tape.softmax(scores, scores.width, bool(self.cuda))
 
-    router_bias = True
     selected_biases: Tensor | None = None
 
     def experts(self, x: Tensor, scores: Tensor, mlp: Mlp) -> Tensor:
@@ -147,18 +134,16 @@ class GptOss(Experts):
 class SharedExperts(Experts):
     """A router in FP32 with a sigmoid, and a shared expert beside the others."""
 
-    def mlp(self, x: Tensor, mlp: Mlp) -> Tensor:
-        if not mlp.experts:
-            return Decoder.mlp(self, x, mlp)
+    def routed(self, x: Tensor, mlp: Mlp) -> Tensor:
         _, scores = self.router(x, mlp)
         hidden = self.experts(x, scores, mlp)
-        return self.tape.add(hidden, Decoder.mlp(self, x, mlp))
+        return self.tape.add(hidden, self.gated_mlp(x, mlp))
 
     def router(self, x: Tensor, mlp: Mlp) -> tuple[Tensor, Tensor]:
         tape, chosen = self.tape, self.tokens * mlp.experts_per_token
         weight = self.weight(mlp.experts, self.model.hidden)
         x, weight = self.low(tape.cast(x, FP32), tape.cast(weight, FP32) if weight.node else weight)
-        logits = tape.product(x, weight, self.tokens * mlp.experts, inner=self.model.hidden)
+        logits = tape.product(x, weight, self.tokens * mlp.experts, self.model.hidden)
         scores = tape.keeps_result(logits)
         return logits, tape.elementwise(self._normalised(tape.chosen(scores, chosen)))
 
@@ -174,7 +159,7 @@ class Glm4Moe(PartlyRotated, SharedExperts):
         if attention.qk_norm:
             query = self.norm(query, self.tokens * attention.heads)
             key = self.norm(key, self.tokens * attention.kv_heads)
-        return self.partly_rotated(query), self.partly_rotated(key), value
+        return self.rotated(query), self.rotated(key), value
 
 
 class DeepSeek(SharedExperts):
@@ -219,3 +204,97 @@ class DeepSeek(SharedExperts):
         both = self.linear(latent, kv_b)
         k_nope, value = tape.split(both, rows * mla.qk_nope_head_dim, rows * mla.v_head_dim)
         return tape.filled(k_nope, tape.view(k_rot, rows * mla.qk_rope_head_dim)), value
+
+
+class Llama4(Decoder):
+    """Rotation by complex numbers, and experts that multiply every token, by a score that is 0 for most.
+
+    Transformers groups nothing here.
+    """
+
+    names_attention = True
+    casts_weights = False
+
+    def mask_bytes(self, attention: Attention) -> int:
+        """Pieces are counted from each sequence's own first token, so each has its mask."""
+        of_one = super().mask_bytes(attention)
+        own = attention.window and self.setup.attention == "sdpa" and not self.setup.masked
+        return of_one * self.setup.micro_batch if own else of_one
+
+    @property
+    def table_bytes(self) -> tuple[int, ...]:
+        """One complex number for each two values."""
+        return (FP32 * self.model.head_dim,)
+
+    # --- attention ---------------------------------------------------------------------------------------------------
+
+    def projected(self, hidden: Tensor, attention: Attention) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v, _ = attention.linears
+        query, key, value = self.linear(hidden, q), self.linear(hidden, k), self.linear(hidden, v)
+        if attention.rotary:
+            query, key = self._rotated_as_complex(query, key)
+            if self.model.config.get("use_qk_norm", True):
+                query = self._l2_norm(query, self.tokens * attention.heads)
+                key = self._l2_norm(key, self.tokens * attention.kv_heads)
+        elif self.model.config.get("attn_temperature_tuning", True):
+            scales = self.tape.new(self.setup.sequence, FP32)
+            query = self.tape.cast(self.tape.elementwise(query, kept=(scales,), width=FP32), query.width)
+        return query, key, value
+
+    def _rotated_as_complex(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        tape, width = self.tape, query.width
+        query, key = tape.cast(query, FP32), tape.cast(key, FP32)
+        turned_query, turned_key = tape.elementwise(query, kept=(FROZEN,)), tape.elementwise(key, kept=(FROZEN,))
+        return tape.cast(turned_query, width), tape.cast(turned_key, width)
+
+    def _l2_norm(self, x: Tensor, rows: int) -> Tensor:
+        tape, width = self.tape, x.width
+        x = tape.cast(x, FP32)
+        variance = self._mean_of_squares(x, rows)
+        return tape.cast(tape.mul(x, tape.keeps_result(tape.elementwise(variance))), width)
+
+    def _softmax(self, weights: Tensor) -> Tensor:
+        """In the type of the scores."""
+        return self.tape.softmax(weights, weights.width, bool(self.cuda))
+
+    # --- experts -----------------------------------------------------------------------------------------------------
+
+    def routed(self, x: Tensor, mlp: Mlp) -> Tensor:
+        tape = self.tape
+        tape.flat = True
+        scores, _ = self._router(x, mlp, mlp.linears[-1])
+        routed_in = self.tape.written_out(x, mlp.experts * x.values)
+        routed_in = tape.mul(routed_in, tape.copy(scores))
+        routed_out = self._experts(routed_in, mlp)
+        out = self.gated_mlp(x, mlp)
+        out = tape.added_in_place(out, self._summed(routed_out, out.values))
+        tape.flat = False
+        return out
+
+    def _summed(self, routed: Tensor, values: int) -> Tensor:
+        """Over the experts, by CUDA's autocast in FP32. The gradient is no view: it is written out for a reshape."""
+        width = FP32 if self.width.autocast and self.cuda else routed.width
+        return self.tape.written_out(routed, values, width)
+
+    def _router(self, x: Tensor, mlp: Mlp, router: Linear) -> tuple[Tensor, Tensor]:
+        """The scores of all experts, a sigmoid of minus infinity but for the chosen; and the logits."""
+        tape, chosen = self.tape, self.tokens * mlp.experts_per_token
+        logits = self.linear(x, router)
+        indices = tape.new(chosen, 8)
+        values = tape.written_out(logits, chosen, kept=(indices,))
+        scores = tape.written_out(values, logits.values, kept=(indices,))
+        scores = tape.cast(scores, FP32)
+        return tape.cast(tape.keeps_result(scores), logits.width), logits
+
+    def _experts(self, routed: Tensor, mlp: Mlp) -> Tensor:
+        tape, (first, last) = self.tape, mlp.expert_linears
+        gate_up = self._of_all(routed, first, mlp.experts)
+        gate, up = tape.split(gate_up, gate_up.values // 2, gate_up.values // 2)
+        return self._of_all(tape.mul(up, self.activated(gate)), last, mlp.experts)
+
+    def _of_all(self, x: Tensor, linear: Linear, experts: int) -> Tensor:
+        """`torch.bmm` of each expert's tokens and its matrix."""
+        weight = self.weight(experts, linear.outputs, linear.inputs)
+        x, weight = self.low(x, weight)
+        values = x.values // linear.inputs * linear.outputs
+        return self.tape.product(x, weight, values, linear.inputs, kind="scores")

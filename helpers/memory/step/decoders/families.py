@@ -4,9 +4,10 @@ A new family, with its modeling code beside it:
 
 1. Its tensors, in `catalog.families`: a function of its config, so that TrainSetup can count its parameters.
 2. Here a subclass of Decoder that overrides what its code does otherwise (`block` where a layer has another order;
-   `attention`, `mlp`, `norm`, `scaled`), call for call: each kernel is one operator, `a + b + c` are two `add`. Keep
-   the variables of the original, for a name holds its tensor, and the order, for the backward goes the other way round.
-   `how` names what a policy does inside of a layer ("module:attention", "module:mlp"): see `_with_attention`.
+   `attention`, `mlp`, `routed`, `norm`, `scaled`), call for call: each kernel is one operator, `a + b + c` are two
+   `add`. Keep the variables of the original, for a name holds its tensor, and the order, for the backward goes the
+   other way round.
+   `how` names what a policy does inside of a layer ("module:attention", "module:mlp"): see `_plus`.
 3. Its name in PAGES, and a small config in tests/memory/step/test_families.py: there the tape's weights are held
    against the catalogue's, and its peaks against the trace, in three precisions and under policies.
 
@@ -24,17 +25,14 @@ from ..tape import Tensor
 from .attending import FUSED
 from .decoder import CenteredNorm, Decoder, PartlyRotated
 from .delta import Hybrid, Qwen3Next
-from .experts import DeepSeek, Experts, Glm4Moe, GptOss, Qwen3Moe
+from .experts import DeepSeek, Experts, Glm4Moe, GptOss, Llama4, Qwen3Moe
 from .linears import FP32
-from .llama4 import Llama4
 
 
 class Gemma2(CenteredNorm):
     """Caps on scores and logits."""
 
-    @property
-    def logit_cap(self) -> object:
-        return self.model.config.get("final_logit_softcapping", 30.0)
+    logit_cap = 30.0
 
     def _capped(self, weights: Tensor) -> Tensor:
         if not self.model.config.get("attn_logit_softcapping", 50.0):
@@ -42,15 +40,8 @@ class Gemma2(CenteredNorm):
         return self.tape.elementwise(self.tape.keeps_result(self.tape.elementwise(weights)))
 
 
-class Gemma3(Gemma2):
+class Gemma3(CenteredNorm):
     """Gemma-2's norms, on q and k too, without its caps."""
-
-    @property
-    def logit_cap(self) -> object:
-        return None
-
-    def _capped(self, weights: Tensor) -> Tensor:
-        return weights
 
     tables_by_kind = True
 
@@ -63,7 +54,7 @@ class Phi3(PartlyRotated):
         joined = self.linear(hidden, attention.linears[0])
         query = tape.part(joined, rows * attention.heads)
         key, value = tape.part(joined, rows * attention.kv_heads), tape.part(joined, rows * attention.kv_heads)
-        return self.partly_rotated(query), self.partly_rotated(key), value
+        return self.rotated(query), self.rotated(key), value
 
     def mlp(self, x: Tensor, mlp: Mlp) -> Tensor:
         gate_up, down = mlp.linears
@@ -189,6 +180,10 @@ PAGES: dict[str, type[Decoder]] = {
 }
 
 
-def decoder(setup: TrainSetup, tape: Operators, kernel: str = FUSED, cuda: Cuda | None = None) -> Decoder:
-    """The page of the model's family, on `tape`."""
-    return PAGES[setup.model.family](setup, tape, kernel, cuda)
+def decoder(
+    setup: TrainSetup, tape: Operators, kernel: str = FUSED, cuda: Cuda | None = None, **told: object
+) -> Decoder:
+    """The page of the model's family, on `tape`, with what is `told` of it: its parts, its copies, what it names."""
+    page = PAGES[setup.model.family](setup, tape, kernel, cuda)
+    vars(page).update(told)
+    return page

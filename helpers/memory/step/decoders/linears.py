@@ -9,6 +9,7 @@ from ....catalog.adapters import Adapter
 from ....catalog.formats import number_format
 from ....catalog.hardware import Cuda
 from ....catalog.layers import Linear
+from ....catalog.optimizers import HEAD
 from ....catalog.train_setup import TrainSetup
 from ..operators import Operators
 from ..tape import FROZEN, Tensor
@@ -44,12 +45,13 @@ class StepWidths:
 
 
 class Linears:
-    """The linear layers of `setup`, on one tape."""
+    """The linear layers of `setup`, on one tape, with the kernels of `cuda`, or a CPU's; `kernel` is attention's."""
 
-    def __init__(self, setup: TrainSetup, tape: Operators) -> None:
-        self.setup, self.tape, self.adapter = setup, tape, setup.adapter
+    def __init__(self, setup: TrainSetup, tape: Operators, kernel: str = "fused", cuda: Cuda | None = None) -> None:
+        self.setup, self.tape, self.kernel, self.cuda, self.adapter = setup, tape, kernel, cuda, setup.adapter
         self.adapted = cast(Adapter, setup.adapter)  # where it is known that there is one
         self.width, self.model, self.tokens = StepWidths.of(setup), setup.model, setup.tokens
+        self.loose = setup.micro_batch > 1  # heads of several sequences are no one dimension: `matmul` copies them
 
     def linear(self, x: Tensor, linear: Linear) -> Tensor:
         """A trained layer; or a frozen one, and its adapter beside it.
@@ -60,35 +62,38 @@ class Linears:
             if self.parts > 1:
                 return self._divided(x, linear)
             in_float8 = self.setup.precision_recipe.linear_format
-            return self._float8_layer(x, linear) if in_float8 else self._trained_layer(x, linear)
+            return self._float8_layer(x, linear) if in_float8 else self._product(x, linear)
         if not (self.adapts and self.adapter.adapts(linear)):
             return self._four_bit(x, linear) if self.adapted.base else self._product(x, linear)
         return self._adapted(x, linear)
 
     adapts = True  # whether adapters are on: peft switches them off for the model that they began with
     parts = 1  # ranks that share each layer
-    cuda: Cuda | None = None  # whose kernels run; None are a CPU's
 
     def _divided(self, x: Tensor, linear: Linear) -> Tensor:
         """What all ranks add up is a new tensor: the result of rows, and the gradient of what columns were given."""
         if linear.name in ROWS:
-            return self.tape.copy(self._trained_layer(x, linear))
-        return self._trained_layer(self.tape.shared(x), linear)
+            return self.tape.copy(self._product(x, linear))
+        return self._product(self.tape.shared(x), linear)
 
-    def weight(self, *shape: int, waits: bool = False) -> Tensor:
+    def weight(self, *shape: int) -> Tensor:
         """A parameter that is no matrix of a linear layer: trained, or frozen with the base."""
-        return FROZEN if self.adapter else self.tape.weight(shape, self.width.weights, waits)
+        return FROZEN if self.adapter else self.tape.weight(shape, self.width.weights)
 
-    def _trained_layer(
-        self, x: Tensor, linear: Linear, is_logits: bool = False, waits: bool = False, role: str = ""
-    ) -> Tensor:
-        """Under autocast x and the weight are cast, and the copy of the weight is cached."""
-        tape, values = self.tape, x.values // linear.inputs * linear.outputs
-        weights = [tape.weight((linear.outputs, linear.inputs), self.width.weights, waits, role)]
-        if linear.bias:
-            weights.append(tape.weight((linear.outputs,), self.width.weights))
+    def _product(self, x: Tensor, linear: Linear, is_logits: bool = False) -> Tensor:
+        """Under autocast x and the weight are cast, and the copy of a trained weight is cached.
+
+        Of a frozen one nothing is kept but its copy, which nobody caches.
+        """
+        tape, values, weights = self.tape, x.values // linear.inputs * linear.outputs, [FROZEN]
+        if not self.adapter:
+            of_head = (self.model.tied, HEAD) if is_logits else ()
+            weights = [tape.weight((linear.outputs, linear.inputs), self.width.weights, *of_head)]
+            weights += [self.weight(linear.outputs)] if linear.bias else []
         x, *weights = self.low(x, *weights)
-        return tape.product(x, weights[0], values, *weights[1:], inner=linear.inputs, is_logits=is_logits)
+        if self.adapter and self.width.casts_weights:
+            weights = [tape.new(linear.weights, HALF)]
+        return tape.product(x, weights[0], values, linear.inputs, *weights[1:], is_logits=is_logits)
 
     def _float8_layer(self, x: Tensor, linear: Linear) -> Tensor:
         """torchao's `Float8Linear`: x and the weight are kept as they are, and cast anew around each product.
@@ -155,17 +160,6 @@ class Linears:
         result = tape.add(result, more)
         return result if as_it_is or (is_lora and four_bit) else tape.cast(result, width)
 
-    def _product(self, x: Tensor, linear: Linear, is_logits: bool = False) -> Tensor:
-        """A frozen weight: nothing is kept but autocast's copy of it, which nobody caches."""
-        tape, copy, values = self.tape, [], x.values // linear.inputs * linear.outputs
-        if self.width.autocast:
-            x = tape.cast(x, HALF)
-            if self.width.weights == FP32:
-                copy = [tape.new(linear.weights, HALF)]
-        flops = 2 * values * linear.inputs
-        (out,) = tape.result("product", (values, x.width), is_logits=is_logits, flops=flops)
-        return tape.shaped(out, x, kept=(FROZEN, *copy), flops=flops)
-
     def _four_bit(self, x: Tensor, linear: Linear) -> Tensor:
         """`Linear4bit`: the weight is decoded for the product, and once more in its backward."""
         tape, width = self.tape, x.width
@@ -194,7 +188,7 @@ class Linears:
 
     def _trained(self, x: Tensor, outputs: int, inputs: int) -> Tensor:
         x, weight = self.low(x, self.tape.weight((outputs, inputs), self.adapted.width))
-        return self.tape.product(x, weight, x.values // inputs * outputs, inner=inputs)
+        return self.tape.product(x, weight, x.values // inputs * outputs, inputs)
 
     def _with_magnitudes(self, x: Tensor, linear: Linear, base_result: Tensor) -> Tensor:
         """`DoraLinearLayer.forward`: B·A written out by way of an identity matrix, and the norm of the sum with W.
@@ -202,7 +196,8 @@ class Linears:
         Both products of the forward are kept, since the magnitudes are trained; W and B·A are not.
         """
         tape = self.tape
-        written_out = tape.cast(self._written_out(linear), x.width)  # noqa: F841 - held to the end, as in peft
+        both = self._product_of_both(tape.new(linear.inputs**2, self.adapted.width), linear)
+        both = tape.cast(both, x.width)  # held to the end, as in peft
         weight = self._decoded(linear, x.width)  # noqa: F841
         norm = self._norm_of_sum(linear, x.width)
         magnitude = tape.weight((linear.outputs,), self.adapted.width)
@@ -211,10 +206,6 @@ class Linears:
         if linear.bias:
             base_result = tape.elementwise(base_result, width=max(base_result.width, self.width.weights))
         return tape.add(tape.mul(tape.elementwise(scale), base_result), tape.elementwise(tape.mul(scale, low_rank)))
-
-    def _written_out(self, linear: Linear) -> Tensor:
-        identity = self.tape.new(linear.inputs**2, self.adapted.width)
-        return self._product_of_both(identity, linear)
 
     def _product_of_both(self, x: Tensor, linear: Linear) -> Tensor:
         """B·A·x"""

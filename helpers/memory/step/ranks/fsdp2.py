@@ -17,17 +17,16 @@ from dataclasses import replace
 from math import prod
 
 from ....catalog.devices import Device
-from ....catalog.errors import WorkbookError, require_name, require_whole
+from ....catalog.errors import require_name, require_whole
 from ....catalog.layers import TensorShape
 from ....catalog.policies import PolicySegment
 from ....catalog.split import REDUCED
 from ....catalog.train_setup import TrainSetup
 from ...breakdown import Moment, Point, rounded, tensors_bytes
 from ..layer_run import LayerRun
+from ..refusals import refuse
 from ..step import TapedStep
 from ..tape import Live
-from ..updates import update_bytes
-from .sharded import more
 
 MAX_RANKS = 2**17
 WIDTHS = {"autocast-bf16": (4, 2, 4), "bf16": (2, 2, 2), "fp32": (4, 4, 4)}  # of shards; gathered; reduced
@@ -54,12 +53,11 @@ class FullyShardedStep(TapedStep):
         self, setup: TrainSetup, ranks: int, card: Device | None = None, reduced: str = "fp32", tensor: int = 1
     ) -> None:
         self.parts = tensor
-        if setup.precision not in WIDTHS:
-            do = "pass precision='autocast-bf16' for FP32 shards, or 'bf16'"
-            raise WorkbookError(f"{setup.precision} under FSDP2", ", ".join(WIDTHS), do)
+        do = "pass precision='autocast-bf16' for FP32 shards, or 'bf16'"
+        refuse(setup.precision not in WIDTHS, f"{setup.precision} under FSDP2", ", ".join(WIDTHS), do)
         self.ranks = require_whole("ranks", ranks, 2, MAX_RANKS, do="predict one rank by budget.train(setup)")
         self.shard_width, self.gathered_width, self.reduced_width = widths(setup.precision, reduced)
-        self.adds = setup.micro_batches > 1  # into shards
+        self.adds = setup.micro_batches > 1
         computes = "bf16" if self.gathered_width == 2 else "fp32"
         super().__init__(replace(setup, precision=computes, micro_batches=1), card)
 
@@ -70,12 +68,11 @@ class FullyShardedStep(TapedStep):
         self.layer_tensors = [shapes[layer] for layer in model.layers]
         every = Counter(shape for shape, _ in self.trained)
         self.root_tensors = list((every - Counter(one for of in self.layer_tensors for one in of)).elements())
-        self.mine = [(self._mine(shape), role) for shape, role in self.trained]
-        self.optimized_bytes = self.shard_width
-        self.parameter_bytes = self.all_shards = self._shards(shape for shape, _ in self.trained)
-        self.paged_bytes = sum(rule.paged_bytes(*one) for one in self.mine) if self.cuda else 0
-        self.optimizer_bytes = sum(self._states(*one) for one in self.mine) - self.paged_bytes
-        self.summed = self.all_shards if self.adds else 0
+        self.stepping = [(self._mine(shape), role) for shape, role in self.trained]
+        self.optimized_bytes, self.sums = self.shard_width, self.adds  # into shards
+        self.parameter_bytes = self.all_gradients = tensors_bytes((one for one, _ in self.stepping), self.shard_width)
+        self.paged_bytes = sum(rule.paged_bytes(*one) for one in self.stepping) if self.cuda else 0
+        self.optimizer_bytes = sum(self._states(*one) for one in self.stepping) - self.paged_bytes
         sizes = {layer: self._gathered(of) for layer, of in shapes.items()}
         self.sizes = [sizes[layer] for layer in model.layers]  # of layers that are whole
         self.root = self._gathered(self.root_tensors)
@@ -88,9 +85,6 @@ class FullyShardedStep(TapedStep):
     def _mine(self, shape: TensorShape) -> TensorShape:
         """Rows of a tensor on this rank, those of the first, to which storages are padded."""
         return (-(-shape[0] // self.ranks), *shape[1:])
-
-    def _shards(self, shapes: Iterable[TensorShape]) -> int:
-        return tensors_bytes(map(self._mine, shapes), self.shard_width)
 
     def _gathered(self, shapes: Iterable[TensorShape]) -> int:
         """Whole weights, padded until all ranks' rows are equally many."""
@@ -131,20 +125,16 @@ class FullyShardedStep(TapedStep):
         cast = own if self.reduced_width != self.shard_width else 0
         begun = Live(flat - weights - self.flying)
         self.flying = flat
-        stays = Live() if self.adds else Live(own, 0, own)
+        stays = Live() if self.sums else Live(own, 0, own)
         gone = Live(whole, 0, whole)
         return [begun, begun - gone + Live(held + made + cast)], begun - gone + stays
 
     # --- the moments -------------------------------------------------------------------------------------------------
 
-    def _moment(self, at: Point, *spots: Live, layer: int | None = None) -> Moment:
-        return more(super()._moment(at, *spots, layer=layer), gradients=self.summed)
-
     def backward_of_embedding(self) -> Moment:
         """The embedding's gradient comes, a tied table's sum with it, of a divided table the whole one, then beside it
         the share that is made of it; then the root is reduced, whose last gradient autograd still holds."""
-        table = tensors_bytes([(self.model.vocab, self.model.embedding_width)], self.gathered_width)
-        waiting = table if self.model.tied else 0
+        table, waiting = self.table, self.of_head
         whole = self.parts * table
         coming = [table + waiting] if self.parts == 1 else [whole, whole + table + waiting - self.residual]
         spots = [self.now + Live(size) for size in coming]
@@ -153,8 +143,3 @@ class FullyShardedStep(TapedStep):
         reducing, _ = self._reduced(self.root_tensors, whole, self.root, table)
         spots += [live + spot for spot in reducing]
         return self._moment(Point.EMBEDDING, *spots)
-
-    def optimizer_step(self) -> Moment:
-        made = update_bytes(self.setup.optimizer_rule, self.mine, self.shard_width)
-        kept = self.all_shards - self.summed
-        return self._moment(Point.OPTIMIZER, Live(made + kept, 0, kept))

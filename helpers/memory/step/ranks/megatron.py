@@ -59,7 +59,9 @@ class MegatronSetup:
         require_name("recomputation", self.recompute, RECOMPUTED)
         require_whole("sequence", self.sequence, most=MAX_TOKENS)
         layers, attention = self.model.layers, self.model.layers[0].attention
-        require_known(self.model)
+        known = "a decoder with SwiGLU, as Llama, Mixtral, DeepSeek"
+        do = "other MLPs, more norms and attention with sinks are not known here"
+        refuse(not is_known(self.model), f"{self.model.name} in Megatron's closed form", known, do)
         stage_layers(len(layers), self.pipeline)
         self._require_shares(self.sequence, "tokens", "context_parallel", "context-parallel ranks")
         self._require_experts()
@@ -77,11 +79,8 @@ class MegatronSetup:
         what = f"experts of {self.model.name}, which has none"
         refuse(ranks > 1 and not experts, what, "equal shares", "leave expert_parallel at 1")
         self._require_shares(experts, "experts", "expert_parallel")
-        what, do = (
-            f"{ranks} ranks of experts among {group} that share data",
-            f"choose data_parallel as a multiple of {ranks}",
-        )
-        refuse(group % ranks, what, "a divisor of them", do)
+        what = f"{ranks} ranks of experts among {group} that share data"
+        refuse(group % ranks, what, "a divisor of them", f"choose data_parallel as a multiple of {ranks}")
 
     @property
     def group(self) -> int:
@@ -102,11 +101,6 @@ def is_known(model: ModelShape) -> bool:
     return model.counted is None and all(
         layer.norms == 2 and layer.mlp.gated and not (layer.attention.sinks or layer.attention.delta) for layer in kinds
     )
-
-
-def require_known(model: ModelShape) -> None:
-    what, expected = f"{model.name} in Megatron's closed form", "a decoder with SwiGLU, as Llama, Mixtral, DeepSeek"
-    refuse(not is_known(model), what, expected, "other MLPs, more norms and attention with sinks are not known here")
 
 
 def most_experts(model: ModelShape) -> int:

@@ -8,10 +8,9 @@ No torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from itertools import chain
 from typing import NamedTuple
 
 from ....catalog.devices import Device
@@ -19,7 +18,6 @@ from ....catalog.errors import require_name, require_whole
 from ....catalog.train_setup import TrainSetup
 from ...breakdown import Moment
 from ..refusals import refuse
-from ..updates import update_bytes
 from .sharded import more
 from .stages import Stage
 
@@ -68,15 +66,16 @@ class PipelineRank:
             require_whole("stage", rank, 0, ranks - 1, do="a rank has this stage, and the one `ranks` later")
             numbers = [rank, ranks + rank]
         self.stages = [Stage(setup, ranks * len(numbers), stage, card) for stage in numbers]
+        self.begins = [Stage(setup, ranks * len(numbers), stage, card, begun=False) for stage in numbers]
         _require_schedule(setup, ranks, schedule)
-        self.setup, self.cublas = setup, self.stages[0].whole.cublas
+        self.setup, self.cublas = setup, self.stages[0].cublas
         self.flying = ranks - rank  # micro-batches under 1F1B
         self.works = works_of(ranks, rank, setup.micro_batches, schedule)
-        self.stored_bytes = sum(stage.whole.stored_bytes for stage in self.stages)
-        self.paged_bytes = sum(stage.whole.paged_bytes for stage in self.stages)
+        self.stored_bytes = sum(stage.stored_bytes for stage in self.stages)
+        self.paged_bytes = sum(stage.paged_bytes for stage in self.stages)
 
     def saved_bytes(self) -> int:
-        return sum(stage.whole.saved_bytes() for stage in self.stages)
+        return sum(stage.saved_bytes() for stage in self.stages)
 
     def moments(self) -> tuple[Moment, ...]:
         """Each at its highest, in the order in which the first backwards meet them; then the optimizer."""
@@ -96,7 +95,9 @@ class PipelineRank:
                 continue
             state = at, *in_flight, *(count > 0 for count in done), held
             if state not in seen:
-                beside = self._resident(at, in_flight, done)
+                beside: dict[str, int] = {}  # what the other stage has
+                for other in self.stages[1 - at : 2 - at]:
+                    beside = other.resident(in_flight[1 - at], done[1 - at] > 0, other.copied_bytes)
                 found = backward(at, in_flight[at], done[at] > 0)
                 yield from (more(moment, **beside, workspace=held) for moment in found)
             seen.add(state)
@@ -106,18 +107,12 @@ class PipelineRank:
 
     def _backward(self, at: int, in_flight: int, accumulates: bool) -> list[Moment]:
         """Of one micro-batch while `in_flight` live, in the forward and the backward of the one at work."""
-        before = len(self.stages[0].whole.model.layers) if at else 0
+        before = len(self.stages[0].model.layers) if at else 0
         stage = self.stages[at]
-        waiting = stage.waiting(in_flight - 1) + stage.copies
-        found = [more(one, activations=waiting) for one in stage.passes[accumulates].moments()]
+        waiting = stage.waiting(in_flight - 1) + stage.copied_bytes
+        at_work = stage if accumulates else self.begins[at]
+        found = [more(one, activations=waiting) for one in at_work.of_a_pass()]
         return [one if one.layer is None else replace(one, layer=one.layer + before) for one in found]
-
-    def _resident(self, at: int, in_flight: Sequence[int], done: Sequence[int]) -> dict[str, int]:
-        """What the rank's other stage has while this one works."""
-        for other, stage in enumerate(self.stages):
-            if other != at:
-                return stage.resident(in_flight[other], with_gradients=done[other] > 0, copies=stage.copies)
-        return {}
 
     def _held(self, before: int, stage: Stage) -> int:
         """What was sent and is held yet once a backward of `stage` is over, with what was held `before` it.
@@ -129,17 +124,15 @@ class PipelineRank:
         if self.schedule == INTERLEAVED:
             return before + stage.neighbours * stage.residual
         outlives = self.schedule == GPIPE or 1 < self.flying <= (self.setup.micro_batches + 1) // 2
-        return ((not stage.first) + (outlives and not stage.last)) * stage.residual
+        return (stage.received + (outlives and not stage.last)) * stage.residual
 
     def _optimizer_step(self) -> Moment:
         """Of the tensors of all stages, whose temporaries exist together where the optimizer makes them so."""
-        trained = [stage.whole.trained for stage in self.stages]
-        rule, width = self.setup.optimizer_rule, self.setup.precision_recipe.optimized_bytes
-        copies = update_bytes(rule, chain(*trained), width) - update_bytes(rule, trained[0], width)
-        first = self.stages[0]
-        step = more(first.whole.optimizer_step(), activations=first.buffers, workspace=copies)
-        for other in self.stages[1:]:
-            step = more(step, **other.resident(in_flight=0, with_gradients=True, copies=0))
+        first, *others = self.stages
+        first.stepping = [one for stage in self.stages for one in stage.trained]
+        step = more(first.optimizer_step(), activations=first.buffers)
+        for other in others:
+            step = more(step, **other.resident(in_flight=0, with_gradients=True))
         return step
 
 

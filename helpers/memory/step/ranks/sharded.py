@@ -19,7 +19,6 @@ from ...breakdown import PARTS, Breakdown, Moment, Part, Point, rounded
 from ..layer_run import LayerRun
 from ..step import TapedStep
 from ..tape import Live
-from ..updates import update_bytes
 from . import zero
 
 OUTSIDE = None  # of every layer
@@ -52,28 +51,26 @@ class ShardedStep(TapedStep):
         self.buckets = Buckets(setup)
         self.whole = 0  # layers that are, beside the root
         self.flying = 0  # the flat that was sent last, and its part that does not stay
-        self.summed = 0  # shards of all gradients, from the first micro-batch on
-        self.spots_of_head: list[Live] = []
-        if setup.zero > 1:
-            self.all_gradients = rank_share(setup, Part.GRADIENTS, self.all_gradients)
+        self.all_gradients = rank_share(setup, Part.GRADIENTS, self.all_gradients)
         if setup.zero > 1 and setup.micro_batches > 1:
-            self.summed, last = self.all_gradients, self.buckets.flats[-1]
+            self.sums, last = True, self.buckets.flats[-1]
             self.flying = self.beside = last + -(-last // setup.ranks)  # of the micro-batch before
 
     def _moment(self, at: Point, *spots: Live, layer: int | None = None) -> Moment:
         root = self.root if at is not Point.OPTIMIZER else 0
-        return more(super()._moment(at, *spots, layer=layer), parameters=root, gradients=self.summed)
+        return more(super()._moment(at, *spots, layer=layer), parameters=root)
 
     # --- the chain ---------------------------------------------------------------------------------------------------
 
-    def _begun(self) -> None:
+    def _tail(self) -> None:
         """Head and final norm have their gradients."""
+        super()._tail()
         self.gathered = Live()  # layers that are run again are whole already
         if self.setup.zero < 2:
             return
         for arrival in self.tail_arrivals:
             sending, change = self._arrived(OUTSIDE, arrival.shape)
-            self.spots_of_head += [self.now + spot for spot in sending]
+            self.tail[Point.LM_HEAD] += [self.now + spot for spot in sending]
             self.now += change
 
     def _comes_to(self, segment: PolicySegment) -> None:
@@ -112,17 +109,12 @@ class ShardedStep(TapedStep):
 
     # --- the moments -------------------------------------------------------------------------------------------------
 
-    def backward_of_lm_head(self) -> Moment:
-        return self._moment(Point.LM_HEAD, self.tail[Point.LM_HEAD], *self.spots_of_head)
-
     def backward_of_embedding(self) -> Moment:
         """The embedding's gradient comes; then the buckets that are left are sent, at stage 3 the root."""
         if self.setup.zero < 2:
             return super().backward_of_embedding()
-        table = rounded(self.model.vocab * self.model.embedding_width * self.new_bytes)
-        waiting = table if self.model.tied else 0
-        spots = [self.now + Live(table + waiting)]
-        live, flying = self.now + Live(table - waiting - self.residual), self.flying
+        spots = [self.now + Live(self.table + self.of_head)]
+        live, flying = self.now + Live(self.table - self.of_head - self.residual), self.flying
         for flat, whole in self.buckets.left():
             spots.append(live + Live(flat - flying))
             live, flying = live + Live(flat - whole + -(-flat // self.setup.ranks) - flying), flat
@@ -130,16 +122,14 @@ class ShardedStep(TapedStep):
 
     def optimizer_step(self) -> Moment:
         """At stage 1 `step()` begins with whole gradients and the flat of a bucket; only then they are divided."""
-        made = update_bytes(self.setup.optimizer_rule, self.trained, self.optimized_bytes)
-        made = rank_share(self.setup, Part.OPTIMIZER, made)
         if self.setup.zero > 1:
-            kept = self.all_gradients - self.summed
-            return self._moment(Point.OPTIMIZER, Live(made + kept, 0, kept))
-        whole, share = self.all_gradients, rank_share(self.setup, Part.OPTIMIZER, self.all_gradients)
-        counted = whole if self.accumulates else 0  # by `_moment`
-        stepping = more(self._moment(Point.OPTIMIZER, Live(made)), gradients=share - counted)
-        reducing = more(self._moment(Point.OPTIMIZER, Live(self._highest_flats())), gradients=whole - counted)
-        return max(reducing, stepping, key=lambda moment: moment.total)
+            return super().optimizer_step()
+        reducing = self._beside(self._highest_flats(), self.all_gradients)
+        share = rank_share(self.setup, Part.OPTIMIZER, self.all_gradients)
+        return self._moment(Point.OPTIMIZER, reducing, self._beside(self._updating(), share))
+
+    def _updating(self) -> int:
+        return rank_share(self.setup, Part.OPTIMIZER, super()._updating())
 
     def _highest_flats(self) -> int:
         """What reducing adds at most to all gradients: a flat, the one before it, less what those before gave back."""
@@ -161,28 +151,27 @@ class Buckets:
         outside = list(model.tensors())
         behind = 1 - model.tied + model.final_norm_parameters // model.hidden + bool(model.lm_head_bias)
         before = len(outside) - sum(map(len, inside)) - behind
-        places: list[int | None] = (
-            [OUTSIDE] * before + [at for at, shapes in enumerate(inside) for _ in shapes] + [OUTSIDE] * behind
-        )
+        of_layers = [at for at, shapes in enumerate(inside) for _ in shapes]
+        places: list[int | None] = [OUTSIDE] * before + of_layers + [OUTSIDE] * behind
         numbers = zero.numbered(model, zero.BUCKET_BYTES // setup.precision_recipe.weight_bytes)
         values: Counter[int] = Counter()
-        self.waiting: dict[int | None, list[tuple[TensorShape, int]]] = {at: [] for at in places}
+        self.of_head: dict[int | None, list[tuple[TensorShape, int]]] = {at: [] for at in places}
         for at, (bucket, shape) in zip(reversed(places), numbers, strict=True):
             if setup.zero == 3:
                 bucket = len(inside) if at is OUTSIDE else len(inside) - 1 - at
             values[bucket] += prod(shape)
-            self.waiting[at].append((shape, bucket))
+            self.of_head[at].append((shape, bucket))
         recipe = setup.precision_recipe
         self.flats = [rounded(values[at] * recipe.grad_bytes) for at in range(len(values))]
         self.whole = [rounded(values[at] * min(recipe.grad_bytes, recipe.weight_bytes)) for at in range(len(values))]
-        self.missing = Counter(bucket for of in self.waiting.values() for _, bucket in of)
+        self.missing = Counter(bucket for of in self.of_head.values() for _, bucket in of)
 
     def arrived(self, at: int | None, shape: TensorShape) -> int | None:
         """The bucket that this gradient has filled. Of equal shapes in a layer the last parameter's comes first."""
-        found = next((one for one in self.waiting[at] if one[0] == shape), None)
+        found = next((one for one in self.of_head[at] if one[0] == shape), None)
         if found is None:
             return None
-        self.waiting[at].remove(found)
+        self.of_head[at].remove(found)
         self.missing[found[1]] -= 1
         return None if self.missing[found[1]] else found[1]
 

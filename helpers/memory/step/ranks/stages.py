@@ -14,12 +14,9 @@ from dataclasses import replace
 from ....catalog.devices import Device
 from ....catalog.errors import require_whole
 from ....catalog.layers import TensorShape
-from ....catalog.optimizers import EMBEDDING, HEAD
 from ....catalog.train_setup import TrainSetup
 from ...breakdown import Moment, Point, rounded
-from ..decoders.families import decoder
 from ..decoders.linears import COUNTED, EARLIER
-from ..operators import Operators
 from ..refusals import refuse
 from ..step import TapedStep
 from ..tape import Live
@@ -27,26 +24,30 @@ from ..tape import Live
 PRECISIONS = ("fp32", "bf16", "autocast-bf16")
 
 
-class StagePass(TapedStep):
-    """One micro-batch through a stage. Autocast's cache lives as long as the step: its copies are counted elsewhere.
+class Stage(TapedStep):
+    """One micro-batch through a stage of `stages`, counted from 0, and what that always has beside it.
 
-    `begun`: gradients are there already, and the copies were made in another micro-batch's forward.
+    `begun`: gradients are there already, and autocast's copies were made in another micro-batch's forward. Its cache
+    lives as long as the step: they are counted elsewhere.
     """
 
-    def __init__(self, setup: TrainSetup, begun: bool, first: bool, last: bool, card: Device | None) -> None:
-        self.received, self.given, self.last, self.names_logits = not first, not last, last, last
+    def __init__(self, setup: TrainSetup, stages: int, stage: int, card: Device | None, begun: bool = True) -> None:
+        _require_known(setup, stages, stage)
+        self.received, self.last, layers = stage > 0, stage == stages - 1, len(setup.model.layers)
+        self.given, self.names_logits = not self.last, self.last
         self.copies = EARLIER if begun else COUNTED
-        super().__init__(replace(setup, micro_batches=2 if begun else 1), card)
+        mine = setup.model.layers[stage * layers // stages : (stage + 1) * layers // stages]
+        model = replace(setup.model, tied=False, layers=mine)
+        super().__init__(replace(setup, model=model, micro_batches=2 if begun else 1), card)
+        self.ids = rounded(8 * setup.tokens * setup.micro_batches)
+        self.neighbours = self.received + self.given  # that send and receive a micro-batch, and what comes back
+        # For the inputs and the gradients of all micro-batches; the batch's ids; what the one at work sends on
+        self.buffers = self.neighbours * setup.micro_batches * self.residual + self.ids
+        self.copied_bytes = sum(rounded(2 * values) for values in self.cast()) if self.width.autocast else 0
 
-    def _trained(self) -> Iterator[tuple[TensorShape, str]]:
-        table = self.model.vocab, self.model.hidden
-        if not self.received:
-            yield table, EMBEDDING
-        for layer in self.model.layers:
-            yield from ((shape, "") for shape in layer.tensors(self.model.hidden))
-        if self.last:
-            yield (self.model.hidden,), ""
-            yield table, HEAD
+    def _trained(self) -> list[tuple[TensorShape, str]]:
+        """Without an embedding, or without the last norm and the head."""
+        return list(self.model.trained())[self.received : None if self.last else -2]
 
     def _tail(self) -> None:
         self.kept_bytes = self.now.total
@@ -54,22 +55,15 @@ class StagePass(TapedStep):
             super()._tail()
             self.kept_bytes += self.tail_bytes - self.residual
         else:
-            named = self._named(decoder(self.setup, Operators()))
+            self.tail, named = {}, self._named()
             self._forward_spots = [spot + named for spot in self._forward_spots]
 
-    def moments(self) -> tuple[Moment, ...]:
-        """Of the pass alone: only the last stage has a loss, only the first an embedding."""
-        found = [self.end_of_forward()]
-        if self.last:
-            found += [self.backward_of_loss(), self.backward_of_lm_head(), self.backward_of_final_norm()]
-        found += [self.backward_of_layer(at) for at in self.candidate_peak_layers()]
+    def _behind_layers(self) -> Iterator[Moment]:
+        """Only the first stage has an embedding. Behind all else under autocast, once gradients are there, what waits
+        in 16 bits is cast, the last first."""
         if not self.received:
-            table = rounded(self.model.vocab * self.model.hidden * self.new_bytes)
-            found.append(self._moment(Point.EMBEDDING, self.now + Live(table, 0, 0 if self.accumulates else table)))
-        return (*found, *self._last_casts())
-
-    def _last_casts(self) -> Iterator[Moment]:
-        """Behind all else under autocast, once gradients are there: what waits in 16 bits is cast, the last first."""
+            new = 0 if self.accumulates else self.table
+            yield self._moment(Point.EMBEDDING, self.now + Live(self.table, 0, new))
         if not (self.width.autocast and self.accumulates):
             return
         live = self.now - (Live() if self.received else Live(self.residual))
@@ -81,35 +75,16 @@ class StagePass(TapedStep):
         linears = (one for layer in self.model.layers for one in layer.attention.linears + layer.mlp.linears)
         return [linear.weights for linear in linears] + self.last * [self.model.vocab * self.model.hidden]
 
-
-class Stage:
-    """One stage of `stages`, counted from 0: what it always has, and its moments while micro-batches are in flight."""
-
-    def __init__(self, setup: TrainSetup, stages: int, stage: int, card: Device | None) -> None:
-        _require_known(setup, stages, stage)
-        self.setup, self.first, self.last = setup, stage == 0, stage == stages - 1
-        layers = len(setup.model.layers)
-        mine = setup.model.layers[stage * layers // stages : (stage + 1) * layers // stages]
-        alone = replace(setup, model=replace(setup.model, tied=False, layers=mine))
-        self.passes = [StagePass(alone, begun, self.first, self.last, card) for begun in (False, True)]
-        self.whole = self.passes[1]
-        self.residual = self.whole.residual
-        self.ids = rounded(8 * setup.tokens * setup.micro_batches)
-        self.neighbours = (not self.first) + (not self.last)  # that send and receive a micro-batch, and what comes back
-        # For the inputs and the gradients of all micro-batches; the batch's ids; what the one at work sends on
-        self.buffers = self.neighbours * setup.micro_batches * self.residual + self.ids
-        self.copies = sum(rounded(2 * values) for values in self.whole.cast()) if self.whole.width.autocast else 0
-
     def waiting(self, micro_batches: int) -> int:
         """What micro-batches keep from their forward to their backward, with the buffers that they came in."""
-        return micro_batches * self.whole.kept_bytes + self.buffers
+        return micro_batches * self.kept_bytes + self.buffers
 
-    def resident(self, in_flight: int, with_gradients: bool, copies: int) -> dict[str, int]:
+    def resident(self, in_flight: int, with_gradients: bool, copies: int = 0) -> dict[str, int]:
         """What it has while the rank's other stage works, but for the batch's ids, which that counts."""
         return {
-            "parameters": self.whole.parameter_bytes,
-            "optimizer": self.whole.optimizer_bytes,
-            "gradients": self.whole.all_gradients if with_gradients else 0,
+            "parameters": self.parameter_bytes,
+            "optimizer": self.optimizer_bytes,
+            "gradients": self.all_gradients if with_gradients else 0,
             "activations": self.waiting(in_flight) - self.ids + copies,
         }
 

@@ -16,16 +16,13 @@ from ....catalog.errors import require_whole
 from ....catalog.layers import Layer, Linear
 from ....catalog.shape import ModelShape
 from ....catalog.train_setup import TrainSetup
-from ...breakdown import Moment, Point, rounded
+from ...breakdown import Moment, rounded
 from ..decoders.linears import ROWS
 from ..refusals import refuse
 from ..step import TapedStep
-from ..tape import Live
-from ..updates import update_bytes
-from .sharded import more
+from .stages import PRECISIONS
 
 MAX_RANKS = 2**10
-PRECISIONS = ("fp32", "bf16", "autocast-bf16")
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # whose plans in Transformers are columns and rows, and no more
 
 
@@ -39,24 +36,19 @@ class TensorParallelStep(TapedStep):
     def _weights(self) -> None:
         """An embedding of its own has its gradient whole, from when it is made until the optimizer has stepped."""
         super()._weights()
-        self.share = rounded(self.model.vocab * self.model.hidden * self.new_bytes)
-        self.table = rounded(self.parts * self.model.vocab * self.model.hidden * self.new_bytes)
+        self.whole = rounded(self.parts * self.model.vocab * self.model.hidden * self.new_bytes)
         if not self.model.tied:
-            self.all_gradients += self.table - self.share
+            self.all_gradients += self.whole - self.table
 
     def backward_of_embedding(self) -> Moment:
         """A tied table's gradient is whole, beside its share, the head's, and their sum."""
         if not self.model.tied:
-            return self._at_embedding(self.table)
-        made, new = self.table + 2 * self.share, 0 if self.accumulates else self.all_gradients
-        beside = self.share if self.accumulates else new
-        return self._moment(Point.EMBEDDING, Live(made + beside, 0, new))
+            return self._at_embedding(self.residual + self._summing(), self.whole)
+        return self._at_embedding(self.whole + 2 * self.table, self.table)
 
-    def optimizer_step(self) -> Moment:
+    def _updating(self) -> int:
         """The share of the embedding's gradient is made for each operator that reads it, and gone before copies are."""
-        made = update_bytes(self.setup.optimizer_rule, self.trained, self.optimized_bytes)
-        beyond = 0 if self.model.tied else max(0, self.share - made)
-        return more(super().optimizer_step(), workspace=beyond)
+        return max(super()._updating(), 0 if self.model.tied else self.table)
 
 
 def of_rank(setup: TrainSetup, ranks: int) -> TrainSetup:
