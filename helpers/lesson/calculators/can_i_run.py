@@ -14,6 +14,7 @@ from ...catalog.models import model as resolve_model
 from ...catalog.shape import ModelShape
 from ...memory.breakdown import format_bytes
 from ...memory.fit import Room, Verdict
+from ...memory.serve.engines.weights import longest_context
 from ...questions.parameters import ANY_CONFIG, CONTEXT, GPU, MODEL, POWERS, RESERVE, SEQUENCE, SERVED, changed
 from ...questions.question import Question
 from ...questions.setups import within_positions
@@ -71,6 +72,9 @@ class UsesAnswer(CalculatorAnswer):
             yield f"Of the card {kept.kept_told} are kept for {kept.reserve.told}."
         if any(use.verdict is Verdict.TIGHT for use in self.uses):
             yield "What is tight has the bytes, and not that reserve."
+        most = longest_context(self.model)
+        if most and self.context > most:
+            yield f"{self.model.name} was made for {most:,} tokens: an engine does not start with more."
         yield from without_cuda(self.gpu)
         yield from without_bf16(self.gpu, "bf16")
 
@@ -115,7 +119,7 @@ def _row(use: Use) -> str:
 
 def _rest(use: Use) -> str:
     """The most that fits, what to change, or why there is no answer."""
-    return use.refused or (f"at most {use.most_told}" if use.fits else use.change)
+    return use.refused or (f"up to {use.most_told}" if use.fits else use.change)
 
 
 def can_i_run_answer(
@@ -148,6 +152,7 @@ def can_i_run(**start: object) -> Calculator:
 
 
 [_USERS] = (one for one in SERVED if one.name == "users")
+_ALONE = {"users": 1, "context": 8192, "sequence": 2048}  # a preset leaves nothing of the one before
 CAN_I_RUN = Question(
     "can-i-run",
     "a model on your card: served, fine-tuned, trained; verdicts, the most that fits, what to change",
@@ -168,8 +173,8 @@ CAN_I_RUN = Question(
     front=("model", "gpu", "users", "context", "sequence"),
     typed=("model", "gpu"),
     presets={
-        "8B on 12 GB": {"model": "llama-3.1-8b", "gpu": "rtx-3060-12gb"},
-        "8B on my 24 GB": {"model": "llama-3.1-8b", "gpu": "rtx-4090-24gb"},
-        "70B for 50 people, H100": {"model": "llama-3.1-70b", "gpu": "h100-80gb", "users": 50},
+        "8B on 12 GB": {**_ALONE, "model": "llama-3.1-8b", "gpu": "rtx-3060-12gb"},
+        "8B on my 24 GB": {**_ALONE, "model": "llama-3.1-8b", "gpu": "rtx-4090-24gb"},
+        "70B for 50 people, H100": {**_ALONE, "model": "llama-3.1-70b", "gpu": "h100-80gb", "users": 50},
     },
 )

@@ -18,7 +18,7 @@ from ...catalog.shape import ModelShape
 from ...catalog.split import Split
 from ...catalog.train_setup import TrainSetup
 from ...memory import budget
-from ...memory.breakdown import Breakdown
+from ...memory.breakdown import Breakdown, format_bytes
 from ...memory.fit import Room, Verdict, ladder
 from ...memory.serve.engines.weights import longest_context
 from ...questions.setups import run_of
@@ -26,13 +26,13 @@ from .answers import plural, said_of_card
 from .engine_others import LlamaCppAnswer, llamacpp_answer
 from .fine_tuning import FINE_TUNING
 from .kv_cache import kv_cache_answer
+from .service_planner import GPUS
 from .serving_memory import SERVE
 
 FOUR_BITS = "awq-int4"
-LENGTHS = tuple(256 * 2**power for power in range(11))  # of sequences that are tried
 PAGE = 256  # tokens: contexts are found in whole ones
 MOST_TOKENS = 2**20  # where a config names no positions
-MOST_USERS = 1024
+MOST_USERS = 16384
 CARDS = (2, 4, 8, 16, 32, 64)  # what is tried of one kind
 NODE = 8
 _LORA = Adapter("lora", rank=16, targets=(ALL_LINEAR,))
@@ -59,7 +59,12 @@ class Use:
 
     @property
     def verdict(self) -> Verdict | None:
-        return None if self.refused else self.room.verdict(self.parts.total)
+        if self.refused:
+            return None
+        found = self.room.verdict(self.parts.total)
+        if self.llamacpp and found is Verdict.FITS and self.llamacpp.longest < self.llamacpp.served.setup.context:
+            return Verdict.TIGHT  # without the margin that its own --fit leaves
+        return found
 
     @property
     def fits(self) -> bool:
@@ -73,7 +78,8 @@ class Use:
         if self.setup is None:
             return ""
         asked, context = self.setup, f"{plural(self.setup.users, 'user')} of {self.most['context']:,} tokens"
-        more = f"{plural(self.most['users'], 'user')} of {asked.context:,} tokens, or "
+        beyond = " or more" if self.most["users"] == MOST_USERS else ""
+        more = f"{plural(self.most['users'], 'user')}{beyond} of {asked.context:,} tokens, or "
         return f"{more if self.most['users'] > asked.users else ''}{context}"
 
     @property
@@ -104,6 +110,8 @@ class Use:
             more["attention"] = self.setup.attention
             return "fine_tuning", on | more
         sizes = {"users": str(self.setup.users), "context": str(self.setup.context)}
+        if self.change and self.room.card.name in GPUS:  # which have a price
+            return "service_planner", on | sizes
         return "kv_cache", on | sizes | {"weights": self.setup.weights}
 
     @property
@@ -141,7 +149,8 @@ def uses(model: ModelShape, card: Device, users: int, context: int, sequence: in
     for name, adapter in METHODS.items():
         use = _use(name, room, partial(run, adapter))
         if use.refused and adapter:  # peft has none for experts that are stacked in one parameter
-            use = _use(name, room, partial(run, replace(adapter, targets=ATTENTION)))
+            narrower = _use(name, room, partial(run, replace(adapter, targets=ATTENTION)))
+            use = use if narrower.refused else narrower
         yield use
 
 
@@ -191,21 +200,39 @@ def _most_served(setup: ServeSetup, room: Room) -> dict[str, int]:
     most = longest_context(setup.model) or MOST_TOKENS
     pages = range(setup.context // PAGE + 1, most // PAGE + 1)
     longer = bisect_right(pages, room.for_tensors_bytes, key=lambda page: need(context=page * PAGE))
-    counts = range(setup.users, MOST_USERS + 1)
+    counts = range(setup.users + 1, MOST_USERS + 1)
     users = bisect_right(counts, room.for_tensors_bytes, key=lambda count: need(users=count))
-    return {"users": counts[users - 1], "context": pages[longer - 1] * PAGE if longer else setup.context}
+    return {"users": setup.users + users, "context": pages[longer - 1] * PAGE if longer else setup.context}
 
 
 def _most_trained(setup: TrainSetup, room: Room) -> dict[str, int]:
-    """The longest of LENGTHS that fits as a micro-batch of one."""
-    most = longest_context(setup.model) or MOST_TOKENS
-    longer = [tokens for tokens in LENGTHS if setup.sequence < tokens <= most]
-    fits = bisect_right(longer, room.for_tensors_bytes, key=lambda tokens: _with_sequence(setup, tokens, room.card))
-    return {"sequence": longer[fits - 1] if fits else setup.sequence}
+    """The longest sequence that fits as a micro-batch of one, in whole pages."""
+
+    def need(page: int) -> int:
+        return _parts(replace(setup, sequence=page * PAGE), room.card).total
+
+    end = (longest_context(setup.model) or MOST_TOKENS) // PAGE
+    found = _last_below(need, max(1, setup.sequence // PAGE), end, room.for_tensors_bytes)
+    return {"sequence": max(setup.sequence, found * PAGE)}
 
 
-def _with_sequence(setup: TrainSetup, tokens: int, card: Device) -> int:
-    return _parts(replace(setup, sequence=tokens), card).total
+def _last_below(need: Callable[[int], int], low: int, high: int, limit: int) -> int:
+    """The last of `low` to `high` whose need is within `limit`, which `low`'s is. It grows almost as a line does.
+
+    >>> _last_below(lambda page: 100 + 7 * page, 1, 10_000, 3000)
+    414
+    """
+    at_low, over = need(low), high + 1
+    guess = min(2 * low, high)
+    while low + 1 < over:
+        found = need(guess)
+        slope = (found - at_low) / (guess - low)
+        if found <= limit:
+            low, at_low = guess, found
+        else:
+            over = guess
+        guess = min(max(low + int((limit - at_low) / max(slope, 1)), low + 1), over - 1)
+    return low
 
 
 def _change(setup: TrainSetup | ServeSetup, room: Room) -> str:
@@ -216,14 +243,16 @@ def _change(setup: TrainSetup | ServeSetup, room: Room) -> str:
     asked = (room.for_tensors_bytes, room.card)
     offers = ladder(setup, *asked) if isinstance(setup, TrainSetup) else iter(())
     if first := next((offer for offer in offers if "adapter" not in offer.fields), None):
-        return f"{first.change}. Its cost: {first.costs}"
+        return f"would with {first.change} ({format_bytes(first.peak_bytes)}). Its cost: {first.costs}"
     serves = isinstance(setup, ServeSetup)
     need = _parts(setup, room.card).total
     least = -(-need // max(1, room.for_tensors_bytes))  # cards; no rank has less than its share
-    counts = [count for count in CARDS if least <= count <= (NODE if serves else CARDS[-1])]
+    most = 0 if room.card.unified else NODE if serves else CARDS[-1]
+    counts = [count for count in CARDS if least <= count <= most]
     if cards := next((count for count in counts if _fits_on(setup, room, count)), None):
         return f"{cards:,} of these cards, {'tensor parallel' if serves else 'under FSDP2'}"
-    larger = (card for card in OFFERED if Room(card, room.kept_bytes).verdict(need) is Verdict.FITS)
+    same = (card for card in OFFERED if card.unified == room.card.unified)
+    larger = (card for card in same if Room(card, room.kept_bytes).verdict(need) is Verdict.FITS)
     other = min(larger, key=lambda card: card.capacity_bytes, default=None)
     return f"the {other.title}" if other else "a smaller model, or many more cards"
 

@@ -61,7 +61,7 @@ def test_the_most_fits_and_more_does_not(model, gpu, more):
             continue
         for name, most in use.most.items():
             assert uses._parts(replace(use.setup, **{name: most}), use.room.card).total <= room
-            above = {"users": most + 1, "context": most + uses.PAGE, "sequence": 2 * most}[name]
+            above = most + 1 if name == "users" else most + uses.PAGE
             end = uses.MOST_USERS if name == "users" else uses.longest_context(use.setup.model) or uses.MOST_TOKENS
             if above <= end:
                 assert uses._parts(replace(use.setup, **{name: above}), use.room.card).total > room, (use.name, name)

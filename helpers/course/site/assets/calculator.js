@@ -98,12 +98,12 @@ function remember(settings) {
 // One call at a time: while a slider moves faster than Python answers, what it passed is skipped.
 async function redraw() {
   remember(moved());
+  if (drawnOnce || Object.keys(moved()).length || config) answer.setAttribute("aria-busy", "true");
   if (busy) {
     again = true;
     return;
   }
   busy = true;
-  if (drawnOnce || Object.keys(moved()).length || config) answer.setAttribute("aria-busy", "true");
   try {
     do {
       again = false;
