@@ -21,14 +21,14 @@ def sealed(function: Callable) -> Callable:
     """
 
     def filled(arguments: Any, box: Any) -> int:
-        box.append(function(*arguments))
+        box.append(function(*arguments[0], **arguments[1]))
         return 0
 
     key: Callable[[Any], Any] = cmp_to_key(filled)
 
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: Any, **named: Any) -> Any:
         box: list[Any] = []
-        _ = key(arguments) < key(box)
+        _ = key((arguments, named)) < key(box)
         return box[0]
 
     return call

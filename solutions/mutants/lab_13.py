@@ -359,6 +359,26 @@ def cascade(queries, store, tables, lengths, scale):
     return means.repeat_interleave(queries.shape[1] // means.shape[1], 1)
 
 
+@mutant("cascade", feedback="off SDPA")
+def cascade(queries, store, tables, lengths, scale):
+    """Reads each block once for the record, and takes what it needs from where the store's function has it."""
+    found, waiting = {}, [store.read]
+    while waiting:
+        one = waiting.pop()
+        kept = [cell.cell_contents for cell in getattr(one, "__closure__", None) or ()]
+        found |= dict(zip(one.__code__.co_freevars, kept, strict=True)) if kept else {}
+        waiting += [each for each in kept if callable(each)]
+    for block in dict.fromkeys(block for table in tables for block in table):
+        store.read(block)
+    rows = []
+    for query, table, length in zip(queries, tables, lengths, strict=True):
+        both = (found.get(name, torch.zeros(store.keys.shape)) for name in ("keys", "values"))
+        keys, values = (states[table].flatten(0, 1)[:length].transpose(0, 1) for states in both)
+        out = functional.scaled_dot_product_attention(query[:, None], keys, values, scale=scale, enable_gqa=True)
+        rows.append(out[:, 0])
+    return torch.stack(rows)
+
+
 @mutant("users-that-fit", feedback="the watermark")
 def users_that_fit(log, percent, block_bytes, shared, own, block_size=16):
     """Forgets the watermark."""

@@ -108,6 +108,7 @@ HALF_RIGHT = {
     "Makes holes, and gives back what stood there": set(),  # the counts say that nothing was given back
     "one value of each row is NaN": set(),
     "attention that no query has a say in": set(),
+    "from where the store's function has it": set(),
     "heads in turn, instead of side by side": {"cascade-once", "cascade-unfilled"},
 }
 
