@@ -296,9 +296,9 @@ def largest_micro_batch(peak_of, cap_gib):
     from helpers.memory import budget
 
     micro_batch = 0
-    while budget.train(TrainSetup(FINE_TUNED, "fp32", "adamw-fused", micro_batch + 1, 128)).peak_bytes <= (
-        cap_gib * 2**30
-    ):
+    while micro_batch < 99 and budget.train(
+        TrainSetup(FINE_TUNED, "fp32", "adamw-fused", micro_batch + 1, 128)
+    ).peak_bytes <= (cap_gib * 2**30):
         micro_batch += 1
     return micro_batch
 
