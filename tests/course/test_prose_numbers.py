@@ -20,6 +20,8 @@ GIB, GB = 2**30, 10**9
 JOB = budget.train(job.SETUP)
 QLORA = replace(job.SETUP, checkpointing="full", adapter=Adapter(targets="all-linear", base="nf4-dq"))
 QLORA_GIB = budget.train(QLORA).peak_bytes / GIB
+QLORA_PARAMETERS = budget.train(QLORA).parts["parameters"]
+WORDS_FP32, ADAPTERS = 2 * 4 * 128_256 * 4_096 / GIB, 4 * QLORA.adapter.parameters(QLORA.model) / GIB
 COPIES = 2 * (8_030_261_248 - 128_256 * 4_096)  # all weights but the table of input words, in BF16
 
 
@@ -89,7 +91,12 @@ NUMBERS = [
     ("00", "00-gates", "need 0.4 GiB less here", "{:.1f}", lambda: QLORA_GIB - advised()),
     ("00", "00-doors", "12.7 GiB with 2,048", "{:.1f}", lambda: budget.train(QLORA).peak_bytes / GIB),
     ("00", "00-doors", "8.7 do not depend", "{:.1f}", lambda: 2 * QLORA_GIB - longer_qlora()),
-    ("00", "00-doors", "The other 4.0 are", "{:.1f}", lambda: longer_qlora() - QLORA_GIB),
+    ("00", "00-doors", "The other 4.0 grow", "{:.1f}", lambda: longer_qlora() - QLORA_GIB),
+    ("00", "00-least-compared", "another 14,", "{:.0f}", lambda: COPIES / GIB),
+    ("00", "00-when", "1.2 are other", "{:.1f}", lambda: 23.65 - 1.66 - 20.81),
+    ("00", "00-when", "3.9 are this", "{:.1f}", lambda: 20.81 - 12.09 - 4.84),
+    ("00", "00-cost", "take 3.4 GiB in four bits", "{:.1f}", lambda: QLORA_PARAMETERS / GIB - WORDS_FP32 - ADAPTERS),
+    ("00", "00-cost", "and head 3.9:", "{:.1f}", lambda: WORDS_FP32),
     ("01", "01-ridge-why", "An H100 has 295", "{:.0f}", lambda: 989e12 / device("h100").memory_bytes_per_s),
     ("01", "388ce1fa", "0.27 GB at 2,048", "{:.2f}", lambda: CACHE / GB),
     ("02", "02-autocast", "keeps 888 MiB", "{:.0f}", lambda: of_a_layer("autocast-bf16")),
