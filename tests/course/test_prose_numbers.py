@@ -44,6 +44,16 @@ def more_under_autocast(kept_for: str) -> float:
     return (autocast - bf16) / 2**20
 
 
+def bytes_of_a_token(precision: str) -> tuple[int, int]:
+    """What a further token adds to a layer, by channel: the least and the most of three models."""
+    found = []
+    for name in ("llama-2-7b", "llama-3.1-8b", "llama-3.2-1b"):
+        setups = [TrainSetup(name, precision, "adamw-fused", sequence=length) for length in (2_048, 4_096)]
+        less, more = (budget.bytes_saved_by(setup, setup.model.layers[0]) for setup in setups)
+        found.append((more - less) / 2_048 / setups[0].model.hidden)
+    return round(min(found)), round(max(found))
+
+
 def loss_peak(**changes) -> float:
     answer = budget.train(replace(job.SETUP, **changes))
     return max(answer.at("end_of_forward").total, answer.at("loss").total) / GIB
@@ -77,6 +87,7 @@ COPIES_OF_A_LAYER = 2 * (LAYER.attention.parameters + LAYER.mlp.parameters)
 CACHE = budget.serve(ServeSetup("llama-3.1-8b", users=1, context=2048)).parts["kv_cache"]
 FIRST = JOB.parts["parameters"] + JOB.parts["optimizer"]
 FEW = budget.train(TrainSetup("tiny-llama", precision="fp32", optimizer="adamw-fused", sequence=32))
+SPLIT = budget.train(TrainSetup("tiny-llama", precision="fp32", optimizer="adamw-fused", sequence=64, micro_batches=16))
 LENGTHS = NormalDist(6.2, 0.8)  # of the logarithm of a sequence's length, as chapter 03 draws it
 ALLOWED = job.CARD.capacity_bytes - 2**29  # what the job's card leaves to PyTorch beside a context
 NUMBERS = [
@@ -103,7 +114,7 @@ NUMBERS = [
     ("02", "02-autocast", "counts | 392 |", "{:.0f}", lambda: of_a_layer("bf16")),
     ("02", "02-autocast", "218 million", "{:.0f}", lambda: COPIES_OF_A_LAYER / 2 / 1e6),
     ("02", "02-autocast", "weights | 416 |", "{:.0f}", lambda: COPIES_OF_A_LAYER / 2**20),
-    ("02", "02-autocast", "than before | 48 |", "{:.0f}", lambda: more_under_autocast("projections")),
+    ("02", "02-autocast", "has two | 48 |", "{:.0f}", lambda: more_under_autocast("projections")),
     ("02", "02-autocast", "for each | 32 |", "{:.0f}", lambda: more_under_autocast("normalised")),
     ("02", "02-more", "kept 2.7 MiB", "{:.1f}", lambda: FEW.at("loss").parts["activations"] / 2**20),
     ("02", "02-more", "took 1.5 MiB", "{:.1f}", lambda: FEW.at("loss").parts["logits"] / 2**20),
@@ -115,6 +126,12 @@ NUMBERS = [
     ("02", "c8f35b68", "is 103.7 GiB", "{:.1f}", lambda: (FIRST + COPIES) / GIB),
     ("02", "c8f35b68", "another 17.8 for", "{:.1f}", sequence),
     ("02", "do-this-why", "saves 34 GiB", "{:.0f}", fused_loss),
+    ("02", "do-this-why", "from 161,", "{:.0f}", lambda: gib(micro_batch=16, checkpointing="full")),
+    ("02", "do-this-why", "to 127,", "{:.0f}", lambda: gib(micro_batch=16, checkpointing="full", loss="liger")),
+    ("02", "f50ab36e", "46 to 53 bytes", "{0[0]} to {0[1]}", lambda: bytes_of_a_token("bf16")),
+    ("02", "f50ab36e", "autocast 56 to 63,", "{0[0]} to {0[1]}", lambda: bytes_of_a_token("autocast-bf16")),
+    ("02", "02-accumulated-told", "make 88.7.", "{:.1f}", lambda: SPLIT.at("loss").total / 2**20),
+    ("02", "02-accumulated-told", "4.0: 90.7", "{:.1f}", lambda: 4 * 4_096 * 256 / 2**20),
     ("02", "do-this-why", "is 89.7 of weights and states", "{:.1f}", lambda: FIRST / GIB),
     ("02", "do-this-why", "peak, 137.2 GiB", "{:.1f}", lambda: loss_peak(checkpointing="full", micro_batches=16)),
     ("02", "do-this-why", "14.0 of autocast", "{:.1f}", lambda: COPIES / GIB),
