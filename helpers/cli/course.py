@@ -63,6 +63,7 @@ def _add_learning(commands: Commands) -> None:
     either = check.add_mutually_exclusive_group()
     either.add_argument("--show", metavar="QUESTION", help=answer)
     either.add_argument("--json", action="store_true", help="print one JSON object, in points")
+    check.add_argument("--only", metavar="QUESTION", help="check this question alone, by its number like 3 or its name")
     far = add_command(commands, "progress", "chapters opened, guesses and how far off, points of labs", _progress)
     far.add_argument("chapter", nargs="?", default="", help="a number like 02, for each of its guesses")
     far.add_argument("--json", action="store_true", help="print a JSON list of chapters, each with its guesses")
@@ -129,7 +130,7 @@ def _check(arguments: argparse.Namespace) -> int:
     root = workbook_root()
     from ..grading.check import check
 
-    return check(arguments.lab, root, show=arguments.show, as_json=arguments.json)
+    return check(arguments.lab, root, show=arguments.show, as_json=arguments.json, only=arguments.only)
 
 
 def _workspace(arguments: argparse.Namespace) -> int:

@@ -22,6 +22,7 @@ from ..course import lab_cells
 from ..course import notebook as nb
 from ..course.build import execute
 from ..course.notebook import LABS
+from ..course.progress import read_notes
 from ..course.start_page import renew_start_page
 from ..course.workspace import own_lab
 from ..lesson import notes
@@ -32,29 +33,35 @@ from .judging.answer_kernel import Run, run_answers
 from .judging.check_kernel import weigh
 from .judging.results import NOT_WRITTEN, TRIED, GradedQuestion, cells_that_ended_the_kernel, questions_of
 from .sandbox.nbval_run import CellResults, run
-from .worked_answers import worked_answer
+from .worked_answers import exercise_called, worked_answer
 
 WALL_S = 600
 _SPOKEN = re.compile(r"(?:lab)?[ _-]*(\d{1,2})", re.IGNORECASE | re.ASCII)
 
 
 def check(
-    lab: str, root: Path, learner_path: Path | None = None, show: str | None = None, as_json: bool = False
+    lab: str,
+    root: Path,
+    learner_path: Path | None = None,
+    show: str | None = None,
+    as_json: bool = False,
+    only: str | None = None,
 ) -> int:
     """Grade a lab, print the report: 0 when every check passed, 1 when one did not, 2 for unusable input.
 
     `lab` is a chapter's number ('02'), a lab's stem, or a path to the learner's notebook; with a number,
     `learner_path` says where the notebook is if neither in workspace/ nor in labs/. WORKBOOK_SEED draws other inputs
-    than stored. With `show` nothing is graded: the worked answer to that question is printed, see `worked_answers`.
+    than stored. With `show` the worked answer to that question is printed, see `worked_answers`; with `only` that
+    question alone is graded.
     What is printed meanwhile goes to stderr, so that with `as_json` stdout holds one JSON object.
     """
     try:
         reference, learner_path = locate(lab, root, learner_path)
         if show is not None:
-            print(worked_answer(reference, learner_path, root, show))
+            print(worked_answer(reference, learner_path, root, show, partial(_tried, reference, learner_path, root)))
             return 0
         seed = os.environ.get("WORKBOOK_SEED", PUBLIC_SEED)
-        questions, warnings = results_of(reference, learner_path, seed=seed)
+        questions, warnings = results_of(reference, learner_path, seed=seed, only=only)
     except WorkbookError as error:
         print(error, file=sys.stderr)
         return 2
@@ -64,24 +71,39 @@ def check(
 
 
 def results_of(
-    reference_path: Path, learner_path: Path, *, seed: str = PUBLIC_SEED
+    reference_path: Path, learner_path: Path, *, seed: str = PUBLIC_SEED, only: str | None = None
 ) -> tuple[tuple[GradedQuestion, ...], tuple[str, ...]]:
-    """The questions of one learner's notebook against one reference, and the warnings."""
+    """The questions of one learner's notebook against one reference, or `only` one of them, and the warnings."""
     reference = reference_lab(reference_path, seed)
+    exercises = lab_cells.exercises(reference)
+    chosen = exercises if only is None else (exercise_called(exercises, only),)
+    keys = {lab_cells.grade_id(one.answers[0]) for one in chosen}
     try:
         assembly = assemble(reference, read(learner_path))
     except Unreadable as error:
         raise nb.unreadable(learner_path, str(error)) from None
     if all(state in NOT_WRITTEN for state in assembly.answers.values()):
-        return questions_of(reference, assembly, {}), assembly.warnings  # at once: there is nothing to run
+        cells: CellResults = {}  # at once: there is nothing to run
+    else:
+        cells = _run(reference, chosen, assembly.notebook, seed)
+    questions = tuple(one for one in questions_of(reference, assembly, cells) if one.key in keys)
+    return questions, (*assembly.warnings, *cells_that_ended_the_kernel(assembly, cells))
+
+
+def _run(
+    reference: NotebookNode, chosen: Iterable[lab_cells.Exercise], assembled: NotebookNode, seed: str
+) -> CellResults:
+    """How each cell went; of the exercises that were not chosen the answers run, and nothing asks them."""
+    asks = {ask.id for one in chosen for ask in one.asks}
+    assembled = NotebookNode(assembled)
+    assembled.cells = [cell for cell in assembled.cells if not lab_cells.is_ask(cell) or cell.id in asks]
     print("Your answers are asked, then weighed, as in grading. It takes half a minute or more …", file=sys.stderr)
-    exercises = lab_cells.exercises(reference)
-    asking = _counted("asked", {one.title: one.asks for one in exercises})
-    cells = run_answers(asking, reference, assembly.notebook, seed=seed, wall_s=WALL_S)
-    weighing = _counted("weighed", {one.title: one.checks for one in exercises})
+    asking = _counted("asked", {one.title: one.asks for one in chosen})
+    cells = run_answers(asking, reference, assembled, seed=seed, wall_s=WALL_S)
+    weighing = _counted("weighed", {one.title: one.checks for one in chosen})
     cells = weigh(weighing, reference, cells, seed=seed, wall_s=WALL_S)
     _say("")
-    return questions_of(reference, assembly, cells), (*assembly.warnings, *cells_that_ended_the_kernel(assembly, cells))
+    return cells
 
 
 def _counted(done: str, questions: dict[str, Iterable[NotebookNode]]) -> Run:
@@ -176,13 +198,26 @@ def figures(reference: Path, questions: tuple[GradedQuestion, ...], warnings: tu
 
 def _note(questions: tuple[GradedQuestion, ...], reference: Path, learner_path: Path, root: Path) -> None:
     """Keep in the workspace what was earned by the learner whose workspace it is."""
-    if learner_path.resolve().parent in ((root / notes.FOLDER / LABS).resolve(), (root / LABS).resolve()):
+    if _is_own(learner_path, root):
         rows = {
             one.key: {"title": one.title, "earned": one.earned, "points": one.points, "tried": one.outcome in TRIED}
             for one in questions
         }
         notes.checked(root / notes.FOLDER, reference.name.partition("_")[0], rows)
         renew_start_page(root)
+
+
+def _tried(reference_path: Path, learner_path: Path, root: Path, key: str) -> bool:
+    """Whether this answer was checked: noted in the workspace; of a notebook elsewhere nothing is, so check it now."""
+    if _is_own(learner_path, root) and (root / notes.FOLDER).is_dir():
+        noted = read_notes(root)["labs"].get(reference_path.name.partition("_")[0], {})
+        return bool(noted.get("questions", {}).get(key, {}).get("tried"))
+    (question,), _ = results_of(reference_path, learner_path, only=key)
+    return question.outcome in TRIED
+
+
+def _is_own(learner_path: Path, root: Path) -> bool:
+    return learner_path.resolve().parent in ((root / notes.FOLDER / LABS).resolve(), (root / LABS).resolve())
 
 
 def _format_question(question: GradedQuestion) -> str:

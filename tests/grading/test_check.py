@@ -52,9 +52,9 @@ def test_right_answers_earn_every_point(course, capsys, monkeypatch):
 
 def test_one_failed_exercise_is_exit_code_1(built_root, monkeypatch):
     results = (GradedQuestion("one", "1 One", 1, 1, "passed"), GradedQuestion("two", "2 Two", 0, 1, "wrong", "no"))
-    monkeypatch.setattr("helpers.grading.check.results_of", lambda *paths, seed: (results, ()))
+    monkeypatch.setattr("helpers.grading.check.results_of", lambda *_, **__: (results, ()))
     assert check("05", built_root) == 1
-    monkeypatch.setattr("helpers.grading.check.results_of", lambda *paths, seed: (results[:1], ()))
+    monkeypatch.setattr("helpers.grading.check.results_of", lambda *_, **__: (results[:1], ()))
     assert check("05", built_root) == 0
 
 

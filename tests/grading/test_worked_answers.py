@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.course import lab_cells
 from helpers.course import notebook as nb
 from helpers.course.workspace import workspace
 from helpers.grading.check import check
@@ -37,7 +38,7 @@ def checked(clone: Path, monkeypatch: pytest.MonkeyPatch, **outcomes: str) -> No
         GradedQuestion(key, title, 0, 2, outcomes.get(key, "not started"), "no") for key, title in titles.items()
     )
     with monkeypatch.context() as patched:
-        patched.setattr("helpers.grading.check.results_of", lambda *paths, seed: (questions, ()))
+        patched.setattr("helpers.grading.check.results_of", lambda *_, **__: (questions, ()))
         assert check("05", clone) == 1
 
 
@@ -89,11 +90,21 @@ def test_an_instructor_can_switch_it_off(clone, capsys, monkeypatch):
     assert not told.out
 
 
-def test_without_a_workspace_it_says_how_to_get_one(course, capsys):
-    path = course / "labs" / NAME
-    save(with_sources(nb.read(path), {"twice": WRONG}), path)
-    assert check("05", course, show="1") == 2
-    assert "`workbook workspace`" in capsys.readouterr().err
+@pytest.mark.parametrize(("outcome", "code"), [("wrong", 0), ("not reached", 2)])
+def test_a_notebook_elsewhere_of_which_nothing_is_noted_is_checked_first(
+    course, tmp_path, capsys, monkeypatch, outcome, code
+):
+    path = save(with_sources(nb.read(course / "labs" / NAME), {"twice": WRONG}), tmp_path / "mine" / NAME)
+    asked = []
+
+    def results(*_, only):
+        asked.append(only)
+        return (GradedQuestion("twice", "1 Twice", 0, 2, outcome, "no"),), ()
+
+    monkeypatch.setattr("helpers.grading.check.results_of", results)
+    assert check(str(path), course, show="1") == code
+    assert asked == ["twice"]
+    assert (WORKED in capsys.readouterr().out) == (code == 0)
 
 
 def test_with_nothing_answered_no_kernel_is_started(clone, capsys, monkeypatch):
@@ -103,6 +114,25 @@ def test_with_nothing_answered_no_kernel_is_started(clone, capsys, monkeypatch):
     write(clone, twice=WRONG)
     with pytest.raises(pytest.fail.Exception):
         check("05", clone)
+
+
+def test_one_question_alone_is_asked_and_reported(clone, capsys, monkeypatch):
+    write(clone, twice=WRONG, half=RIGHT["half"])
+    asked = []
+
+    def run_answers(_, lab, assembled, **__):
+        asked.extend(cell.id for cell in assembled.cells if lab_cells.is_ask(cell))
+        return {}
+
+    monkeypatch.setattr("helpers.grading.check.run_answers", run_answers)
+    monkeypatch.setattr("helpers.grading.check.weigh", lambda _, lab, cells, **__: cells)
+    every = [ask.id for one in lab_cells.exercises(nb.read(clone / "solutions" / NAME)) for ask in one.asks]
+    assert check("05", clone, only="3") == 1
+    assert len(asked) < len(every)
+    assert set(asked) < set(every)
+    assert "Twice" not in (told := capsys.readouterr().out)
+    assert told.endswith("0 of 1 points\n")
+    assert check("05", clone, only="4") == 2
 
 
 def test_points_are_noted_of_the_learners_own_lab_alone(clone, tmp_path):
@@ -117,6 +147,8 @@ def test_points_are_noted_of_the_learners_own_lab_alone(clone, tmp_path):
 @pytest.mark.slow
 def test_from_a_wrong_answer_to_the_worked_one(clone, capsys):
     write(clone, twice=WRONG, half=RIGHT["half"])
+    assert check("05", clone, only="3") == 0
+    assert "1 of 1 points" in capsys.readouterr().out
     assert check("05", clone) == 1
     assert "1 of 5 points" in capsys.readouterr().out
     assert check("05", clone, show="1") == 0
