@@ -13,6 +13,7 @@ from helpers.catalog import Adapter, ServeSetup, TrainSetup, device
 from helpers.course import notebook as nb
 from helpers.lesson import job
 from helpers.memory import activations, budget
+from helpers.memory.fit.room import EXPANDABLE_PERCENT, HOLES_PERCENT
 from tests.house.tree import ROOT
 from tests.memory.oom.oom_messages import REAL
 
@@ -131,10 +132,16 @@ NUMBERS = [
     ("02", "f50ab36e", "46 to 53 bytes", "{0[0]} to {0[1]}", lambda: bytes_of_a_token("bf16")),
     ("02", "f50ab36e", "autocast 56 to 63,", "{0[0]} to {0[1]}", lambda: bytes_of_a_token("autocast-bf16")),
     ("02", "02-accumulated-told", "make 88.7.", "{:.1f}", lambda: SPLIT.at("loss").total / 2**20),
-    ("02", "02-accumulated-told", "4.0: 90.7", "{:.1f}", lambda: 4 * 4_096 * 256 / 2**20),
+    ("02", "02-accumulated-told", "is there, 4.0.", "{:.1f}.", lambda: 4 * 4_096 * 256 / 2**20),
     ("02", "do-this-why", "is 89.7 of weights and states", "{:.1f}", lambda: FIRST / GIB),
     ("02", "do-this-why", "peak, 137.2 GiB", "{:.1f}", lambda: loss_peak(checkpointing="full", micro_batches=16)),
     ("02", "do-this-why", "14.0 of autocast", "{:.1f}", lambda: COPIES / GIB),
+    ("deeper/02", "adapters", "41.9 million", "{:.1f}", lambda: QLORA.adapter.parameters(QLORA.model) / 1e6),
+    ("deeper/02", "adapters", "together 0.6 GiB", "{:.1f}", lambda: 4 * ADAPTERS),
+    ("deeper/02", "adapters", "keeps 392 MiB", "{:.0f}", lambda: of_a_layer("bf16")),
+    ("deeper/02", "smi-qlora", "at most 38 % larger", "{}", lambda: HOLES_PERCENT),
+    ("deeper/02", "smi-qlora", "and 5 % with", "{}", lambda: EXPANDABLE_PERCENT),
+    ("deeper/02", "smi-told", "are 717 MiB", "{:.0f}", lambda: (14.56 - 13.86) * 1024),
     ("03", "33be4df1", "12.7 GiB with 2,048", "{:.1f}", lambda: budget.train(QLORA).peak_bytes / GIB),
     ("03", "33be4df1", "9.7 with 512", "{:.1f}", lambda: budget.train(replace(QLORA, sequence=512)).peak_bytes / GIB),
     ("03", "03-reserved-ask", "tensors of 224 MiB", "{:.0f}", lambda: 4 * 4_096 * 14_336 / 2**20),
