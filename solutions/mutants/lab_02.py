@@ -80,17 +80,6 @@ def state_bytes(total, trainable, frozen_bits, group, block):
     return {"parameters": packed + 2 * trainable, "gradients": 2 * total, "optimizer": 4 * trainable + 2 * state}
 
 
-@mutant("state-bytes", feedback="a / b is a float, which has 53 bits")
-def state_bytes(total, trainable, frozen_bits, group, block):
-    """Rounds up through a float, which is wrong from 2**53 on."""
-    from math import ceil
-
-    frozen = total - trainable
-    packed = ceil(frozen * frozen_bits / 8) + 2 * ceil(frozen / group)
-    state = trainable + 4 * ceil(trainable / block)
-    return {"parameters": packed + 2 * trainable, "gradients": 2 * trainable, "optimizer": 4 * trainable + 2 * state}
-
-
 @mutant("state-bytes", feedback="bytes are whole numbers")
 def state_bytes(total, trainable, frozen_bits, group, block):
     """Right values, as floats."""
