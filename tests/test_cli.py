@@ -36,7 +36,7 @@ BAD = [
     (["estimate", "train", "--modle", "gpt2"], "did you mean '--model'?"),  # and not: --model is required
     (["trace", "train", "--model", "gpt2", "--dtype", "bf-16"], "did you mean 'bf16'?"),
     ([*TRAIN, "--colour", "red"], "unknown flag '--colour'"),
-    (["check", "02", "--batch"], "pick one of the 3 names"),  # the dashes alone make no two flags alike
+    (["check", "02", "--batch"], "pick one of the 4 names"),  # the dashes alone make no two flags alike
     ([*TRAIN, "--prec", "bf16"], "unknown flag '--prec'"),  # no abbreviations: one spelling
     ([*TRAIN, "--batch=4"], "did you mean '--micro-batch'?"),
     ([*TRAIN, "red"], "unrecognized arguments: red"),
