@@ -144,12 +144,15 @@ NUMBERS = [
     ("deeper/02", "smi-told", "are 717 MiB", "{:.0f}", lambda: (14.56 - 13.86) * 1024),
     ("03", "33be4df1", "12.7 GiB with 2,048", "{:.1f}", lambda: budget.train(QLORA).peak_bytes / GIB),
     ("03", "33be4df1", "9.7 with 512", "{:.1f}", lambda: budget.train(replace(QLORA, sequence=512)).peak_bytes / GIB),
+    ("03", "03-reserved-ask", "28.8 GiB of activations", "{:.1f}", lambda: JOB.parts["activations"] / GIB),
+    ("03", "03-reserved-ask", "29.9 of gradients", "{:.1f}", lambda: JOB.parts["parameters"] / GIB),
+    ("03", "03-reserved-why", "has its 1.96 GiB", "{:.2f}", lambda: 4 * 4_096 * 128_256 / GIB),
     ("03", "03-reserved-ask", "tensors of 224 MiB", "{:.0f}", lambda: 4 * 4_096 * 14_336 / 2**20),
     ("03", "33be4df1", "than 500 tokens", "{:.0f}", lambda: round(exp(LENGTHS.mean), -2)),
     ("03", "33be4df1", "one in 2,600", "{:,.0f}", lambda: round(1 / (1 - LENGTHS.cdf(log(7_292))), -2)),
     ("03", "03-longest-why", "10.5 of those 22.8", "{:.1f}", lambda: 12 * 7_292 * 128_256 / GIB),
     ("03", "03-do-this", "2 × 49 GiB", "{:.0f}", lambda: 4 * 200 * 512 * 128_256 / GIB),
-    ("03", "03-do-this", "fraction(0.29)", "{:.2f}", lambda: ALLOWED / device("h100").capacity_bytes),
+    ("03", "03-do-this", "fraction(0.292)", "{:.3f}", lambda: ALLOWED / device("h100").capacity_bytes),
     ("03", "03-do-this", "gets 23.1 of", "{:.1f}", lambda: ALLOWED / GIB),
     ("03", "03-do-this", "H100's 79.2 GiB", "{:.1f}", lambda: device("h100").capacity_bytes / GIB),
 ]  # fmt: skip
@@ -168,9 +171,9 @@ def test_a_number_in_the_prose_is_the_one_that_helpers_compute(chapter, cell, sa
 @pytest.mark.parametrize(
     ("run", "message", "reason"),
     [
-        ("A", "2.5, a third cached", "full"),
-        ("B", "1.10, in pieces", "fragmented"),
-        ("C", "2.4, another process has what is missing", "outside"),
+        ("X", "2.5, a third cached", "full"),
+        ("Y", "1.10, in pieces", "fragmented"),
+        ("Z", "2.4, another process has what is missing", "outside"),
     ],
 )
 def test_the_messages_of_chapter_03_are_real_and_one_is_in_pieces(run, message, reason):
