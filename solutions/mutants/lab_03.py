@@ -119,6 +119,35 @@ def first_fit(steps):
     return record
 
 
+@mutant("first-fit", feedback="the one that was made first comes first")
+def first_fit(steps):
+    """Looks into the newest segment first."""
+    segments, record = [], []
+
+    def place(size):
+        for number, (segment_size, blocks) in reversed(list(enumerate(segments))):
+            begin = 0
+            for block_begin, block_end in [*sorted(blocks.values()), (segment_size, None)]:
+                if block_begin - begin >= size:
+                    return number, begin
+                begin = block_end
+        segments.append((-(-size // (16 * MIB)) * 16 * MIB, {}))
+        return len(segments) - 1, 0
+
+    for step in steps:
+        if step.action == "alloc":
+            size = -(-step.size_bytes // 4096) * 4096
+            number, begin = place(size)
+            segments[number][1][step.key] = (begin, begin + size)
+        else:
+            for _, blocks in segments:
+                blocks.pop(step.key, None)
+            segments = [(size, blocks) for size, blocks in segments if blocks]
+        allocated = sum(end - begin for _, blocks in segments for begin, end in blocks.values())
+        record.append((allocated, sum(size for size, _ in segments)))
+    return record
+
+
 @mutant("train-lean", feedback="what does a list, a hook or a graph still hold")
 def train_lean(net, optimizer, batches):
     """Calls what is there, and collects the garbage afterwards."""
