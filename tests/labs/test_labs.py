@@ -47,7 +47,7 @@ def test_the_notebook_keeps_every_rule(path):
 
 def test_every_lab_says_the_same_of_its_checks():
     titles = {path.stem[:2]: nb.read(path).cells[0].source for path in LABS}
-    begin = "Write your answers where"
+    begin = "1. Write your answers where"
     told = {
         line.replace(f"check {number}`", "check NN`")
         for number, title in titles.items()
