@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from helpers.catalog.errors import WorkbookError
+from helpers.lesson import asking
 from helpers.lesson import carried as module
 from helpers.lesson.carried import carried, state_of
 
@@ -95,6 +96,20 @@ def test_an_offset_that_processes_share_holds_no_number(tmp_path):
     (tmp_path / "file").write_text("some bytes")
     with open(tmp_path / "file", "rb") as file:
         assert carried(Keeper, (7,), set_offset)[0] == "closed"
+
+
+@pytest.mark.skipif(not module.FORKS, reason="here nothing is freed between two processes")
+def test_what_was_printed_is_in_no_memory_that_the_next_process_takes(monkeypatch):
+    monkeypatch.setattr(asking._desk, "blames", {})  # as where a grader asks
+
+    def marks():
+        taken = [numpy.empty(size, numpy.uint8).tobytes() for size in range(31_500, 1100, -400)]
+        return sum(text.count("\u1234\u4321".encode()) for text in taken)
+
+    def say(keeper):
+        print("\u1234\u4321" * 4000)
+
+    assert twice(Keeper, (7,), say, lambda keeper: marks()) == (None, 0)
 
 
 def test_a_state_takes_what_is_in_it():
