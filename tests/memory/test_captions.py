@@ -20,7 +20,7 @@ CAPTIONS = {
     "fit/ladders.py": {"Rung"},
     "fit/replicas.py": {"FORMATS", "COUNTS"},
     "allocator/outcome.py": {"OutcomeKind"},
-    "oom/frames.py": {"Place", "TEXTS"},
+    "oom/frames.py": {"RequestPlace", "TEXTS"},
     "oom/cures.py": {"Change"},
 }
 NUMBERS = """

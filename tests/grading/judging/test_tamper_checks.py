@@ -449,6 +449,7 @@ ATTACKS = (
     "device.orders += ",
     "tempfile",
     "ticket._flat",
+    "vars(colorsys)",
 )  # wrong answers that should be named
 
 
