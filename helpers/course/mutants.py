@@ -14,7 +14,7 @@ The file is read, never imported: the function's source, without the decorator, 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,10 +46,14 @@ def mutant(grade_id: str, *, feedback: str) -> Callable[[Callable], Callable]:
 
 
 def load_mutants(path: Path) -> tuple[Mutant, ...]:
-    """The mutants in a file, in order. WorkbookError where an argument is no plain string."""
+    """The mutants in a file, in order, each with the definitions without a decorator that it names.
+
+    WorkbookError where an argument is no plain string.
+    """
     source = path.read_text(encoding="utf-8")
-    nodes = [node for node in ast.parse(source).body if isinstance(node, Definition) and node.decorator_list]
-    return tuple(_mutant(node, source, f"{path.name}:{node.lineno}") for node in nodes)
+    every = [node for node in ast.parse(source).body if isinstance(node, Definition)]
+    shared = {node.name: _lines(node, source) for node in every if not node.decorator_list}
+    return tuple(_mutant(one, source, f"{path.name}:{one.lineno}", shared) for one in every if one.decorator_list)
 
 
 def find_mutants(lab_path: Path) -> Path:
@@ -150,14 +154,19 @@ def _failure(run: CellRun, right: str) -> str:
     return run.error or ("" if run.printed == right else f"printed {run.printed!r} instead of {right!r}")
 
 
-def _mutant(node: Definition, source: str, where: str) -> Mutant:
+def _mutant(node: Definition, source: str, where: str, shared: Mapping[str, str]) -> Mutant:
     match node.decorator_list[0]:
         case ast.Call(
             func=ast.Name(id="mutant"),
             args=[ast.Constant(value=str(key))],
             keywords=[ast.keyword(arg="feedback", value=ast.Constant(value=str(feedback)))],
         ):
-            lines = source.splitlines()[node.lineno - 1 : node.end_lineno]
-            return Mutant(key, feedback, "\n".join(lines), where)
+            named = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+            before = [text for name, text in shared.items() if name in named]
+            return Mutant(key, feedback, "\n\n\n".join([*before, _lines(node, source)]), where)
     expected = '@mutant("grade-id", feedback="a sentence") with two plain strings'
     raise WorkbookError(f"{where}: not a mutant", expected, "write both as literals: the file is read, not run")
+
+
+def _lines(node: Definition, source: str) -> str:
+    return "\n".join(source.splitlines()[node.lineno - 1 : node.end_lineno])

@@ -66,14 +66,13 @@ def first_fit(steps):
     return record
 
 
-@mutant("first-fit", feedback="a place below a live block is free, too")
-def first_fit(steps):
-    """What is free below the lowest live block is not seen."""
+def fitted(steps, begins_at, order):
+    """First fit over segments in `order`, each looked through from `begins_at(blocks)` on."""
     segments, record = [], []
 
     def place(size):
-        for number, (segment_size, blocks) in enumerate(segments):
-            begin = min(begin for begin, _ in blocks.values())
+        for number, (segment_size, blocks) in order(list(enumerate(segments))):
+            begin = begins_at(blocks)
             for block_begin, block_end in [*sorted(blocks.values()), (segment_size, None)]:
                 if block_begin - begin >= size:
                     return number, begin
@@ -93,6 +92,12 @@ def first_fit(steps):
         allocated = sum(end - begin for _, blocks in segments for begin, end in blocks.values())
         record.append((allocated, sum(size for size, _ in segments)))
     return record
+
+
+@mutant("first-fit", feedback="a place below a live block is free, too")
+def first_fit(steps):
+    """What is free below the lowest live block is not seen."""
+    return fitted(steps, lambda blocks: min(begin for begin, _ in blocks.values()), list)
 
 
 @mutant("first-fit", feedback="joins its free neighbours")
@@ -122,30 +127,7 @@ def first_fit(steps):
 @mutant("first-fit", feedback="the one that was made first comes first")
 def first_fit(steps):
     """Looks into the newest segment first."""
-    segments, record = [], []
-
-    def place(size):
-        for number, (segment_size, blocks) in reversed(list(enumerate(segments))):
-            begin = 0
-            for block_begin, block_end in [*sorted(blocks.values()), (segment_size, None)]:
-                if block_begin - begin >= size:
-                    return number, begin
-                begin = block_end
-        segments.append((-(-size // (16 * MIB)) * 16 * MIB, {}))
-        return len(segments) - 1, 0
-
-    for step in steps:
-        if step.action == "alloc":
-            size = -(-step.size_bytes // 4096) * 4096
-            number, begin = place(size)
-            segments[number][1][step.key] = (begin, begin + size)
-        else:
-            for _, blocks in segments:
-                blocks.pop(step.key, None)
-            segments = [(size, blocks) for size, blocks in segments if blocks]
-        allocated = sum(end - begin for _, blocks in segments for begin, end in blocks.values())
-        record.append((allocated, sum(size for size, _ in segments)))
-    return record
+    return fitted(steps, lambda blocks: 0, reversed)
 
 
 @mutant("train-lean", feedback="what does a list, a hook or a graph still hold")

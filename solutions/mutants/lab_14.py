@@ -536,149 +536,12 @@ class Router(Router):
         return chosen
 
 
-@mutant("router", feedback="Do all turns of a conversation go to one replica")
-class Router(Router):
-    """Remembers every prompt, in a global of the notebook."""
+class Elsewhere(Router):
+    """Remembers every prompt without a limit, in what `table` returns."""
 
     def __init__(self, replicas, block_size):
         super().__init__(replicas, block_size)
         self.most = 10**6
-
-    @property
-    def sent(self):
-        return globals().setdefault("T", OrderedDict())
-
-    @sent.setter
-    def sent(self, table):
-        pass
-
-
-@mutant("router", feedback="Do all turns of a conversation go to one replica")
-class Router(Router):
-    """Remembers every prompt, in an attribute of its own method."""
-
-    def __init__(self, replicas, block_size):
-        super().__init__(replicas, block_size)
-        self.most = 10**6
-
-    @property
-    def sent(self):
-        return vars(Router.route).setdefault("sent", OrderedDict())
-
-    @sent.setter
-    def sent(self, table):
-        pass
-
-
-@mutant("router", feedback="Do all turns of a conversation go to one replica")
-class Router(Router):
-    """Remembers every prompt, in a variable of its context."""
-
-    from contextvars import ContextVar
-
-    table = ContextVar("table")
-
-    def __init__(self, replicas, block_size):
-        super().__init__(replicas, block_size)
-        self.most = 10**6
-
-    @property
-    def sent(self):
-        if self.table.get(None) is None:
-            self.table.set(OrderedDict())
-        return self.table.get()
-
-    @sent.setter
-    def sent(self, table):
-        pass
-
-
-@mutant("router", feedback="Do all turns of a conversation go to one replica")
-class Router(Router):
-    """Remembers every prompt, in a class that says it is PyTorch's."""
-
-    class Table:
-        __module__ = "torch"
-        sent = OrderedDict()
-
-    def __init__(self, replicas, block_size):
-        super().__init__(replicas, block_size)
-        self.most = 10**6
-
-    @property
-    def sent(self):
-        return self.Table.sent
-
-    @sent.setter
-    def sent(self, table):
-        pass
-
-
-@mutant("router", feedback="Do all turns of a conversation go to one replica")
-class Router(Router):
-    """Remembers every prompt, in a name of a library's module."""
-
-    def __init__(self, replicas, block_size):
-        super().__init__(replicas, block_size)
-        self.most = 10**6
-
-    @property
-    def sent(self):
-        return vars(random).setdefault("sent", OrderedDict())
-
-    @sent.setter
-    def sent(self, table):
-        pass
-
-
-@mutant("router", feedback="Do all turns of a conversation go to one replica")
-class Router(Router):
-    """Remembers every prompt, in a library's own cache."""
-
-    def __init__(self, replicas, block_size):
-        super().__init__(replicas, block_size)
-        self.most = 10**6
-
-    @property
-    def sent(self):
-        import linecache
-
-        return linecache.cache.setdefault("sent", OrderedDict())
-
-    @sent.setter
-    def sent(self, table):
-        pass
-
-
-@mutant("router", feedback="Do all turns of a conversation go to one replica")
-class Router(Router):
-    """Remembers every prompt, in a module that a method imports."""
-
-    def __init__(self, replicas, block_size):
-        super().__init__(replicas, block_size)
-        self.most = 10**6
-
-    @property
-    def sent(self):
-        import colorsys
-
-        return vars(colorsys).setdefault("sent", OrderedDict())
-
-    @sent.setter
-    def sent(self, table):
-        pass
-
-
-@mutant("router", feedback="Do all turns of a conversation go to one replica")
-class Router(Router):
-    """Remembers every prompt, in the default of an argument."""
-
-    def __init__(self, replicas, block_size):
-        super().__init__(replicas, block_size)
-        self.most = 10**6
-
-    def table(self, sent=OrderedDict()):  # noqa: B008
-        return sent
 
     @property
     def sent(self):
@@ -689,8 +552,101 @@ class Router(Router):
         pass
 
 
+class Hoards(Router):
+    """Keeps of every prompt what `keep` does with it."""
+
+    def __init__(self, replicas, block_size):
+        super().__init__(replicas, block_size)
+        self.more = self.nothing()
+
+    def nothing(self):
+        return []
+
+    def route(self, prompt, open_counts):
+        self.keep(prompt)
+        return super().route(prompt, open_counts)
+
+
 @mutant("router", feedback="Do all turns of a conversation go to one replica")
-class Router(Router):
+class Router(Elsewhere):
+    """Remembers every prompt, in a global of the notebook."""
+
+    def table(self):
+        return globals().setdefault("T", OrderedDict())
+
+
+@mutant("router", feedback="Do all turns of a conversation go to one replica")
+class Router(Elsewhere):
+    """Remembers every prompt, in an attribute of its own method."""
+
+    def table(self):
+        return vars(Router.route).setdefault("sent", OrderedDict())
+
+
+@mutant("router", feedback="Do all turns of a conversation go to one replica")
+class Router(Elsewhere):
+    """Remembers every prompt, in a variable of its context."""
+
+    from contextvars import ContextVar
+
+    held = ContextVar("held")
+
+    def table(self):
+        if self.held.get(None) is None:
+            self.held.set(OrderedDict())
+        return self.held.get()
+
+
+@mutant("router", feedback="Do all turns of a conversation go to one replica")
+class Router(Elsewhere):
+    """Remembers every prompt, in a class that says it is PyTorch's."""
+
+    class Table:
+        __module__ = "torch"
+        sent = OrderedDict()
+
+    def table(self):
+        return self.Table.sent
+
+
+@mutant("router", feedback="Do all turns of a conversation go to one replica")
+class Router(Elsewhere):
+    """Remembers every prompt, in a name of a library's module."""
+
+    def table(self):
+        return vars(random).setdefault("sent", OrderedDict())
+
+
+@mutant("router", feedback="Do all turns of a conversation go to one replica")
+class Router(Elsewhere):
+    """Remembers every prompt, in a library's own cache."""
+
+    def table(self):
+        import linecache
+
+        return linecache.cache.setdefault("sent", OrderedDict())
+
+
+@mutant("router", feedback="Do all turns of a conversation go to one replica")
+class Router(Elsewhere):
+    """Remembers every prompt, in a module that a method imports."""
+
+    def table(self):
+        import colorsys
+
+        return vars(colorsys).setdefault("sent", OrderedDict())
+
+
+@mutant("router", feedback="Do all turns of a conversation go to one replica")
+class Router(Elsewhere):
+    """Remembers every prompt, in the default of an argument."""
+
+    def table(self, sent=OrderedDict()):  # noqa: B008
+        return sent
+
+
+@mutant("router", feedback="Do all turns of a conversation go to one replica")
+class Router(Elsewhere):
     """Remembers every prompt, in a closure."""
 
     def closed():
@@ -699,21 +655,9 @@ class Router(Router):
 
     table = staticmethod(closed())
 
-    def __init__(self, replicas, block_size):
-        super().__init__(replicas, block_size)
-        self.most = 10**6
-
-    @property
-    def sent(self):
-        return self.table()
-
-    @sent.setter
-    def sent(self, table):
-        pass
-
 
 @mutant("router", feedback="Do all turns of a conversation go to one replica")
-class Router(Router):
+class Router(Elsewhere):
     """Remembers every prompt, in the frame of a generator."""
 
     def keep():
@@ -721,202 +665,151 @@ class Router(Router):
         while True:
             yield sent
 
-    table = keep()
+    frame = keep()
 
-    def __init__(self, replicas, block_size):
-        super().__init__(replicas, block_size)
-        self.most = 10**6
-
-    @property
-    def sent(self):
-        return next(self.table)
-
-    @sent.setter
-    def sent(self, table):
-        pass
+    def table(self):
+        return next(self.frame)
 
 
 @mutant("router", feedback="Do all turns of a conversation go to one replica")
-class Router(Router):
+class Router(Elsewhere):
     """Remembers every prompt, in an attribute of a tensor."""
 
-    def __init__(self, replicas, block_size):
-        super().__init__(replicas, block_size)
-        self.most, self.mark = 10**6, torch.zeros(1)
+    mark = None
 
-    @property
-    def sent(self):
+    def table(self):
+        self.mark = torch.zeros(1) if self.mark is None else self.mark
         return vars(self.mark).setdefault("sent", OrderedDict())
-
-    @sent.setter
-    def sent(self, table):
-        pass
 
 
 @mutant("router", feedback="Do all turns of a conversation go to one replica")
-class Router(Router):
+class Router(Elsewhere):
     """Remembers every prompt, in an array of objects, of which its attribute is an empty view."""
 
-    def __init__(self, replicas, block_size):
-        super().__init__(replicas, block_size)
-        self.most, self.mark = 10**6, numpy.array([OrderedDict()], dtype=object)[:0]
+    mark = numpy.zeros(0)
 
-    @property
-    def sent(self):
+    def table(self):
         if self.mark.base is None:
             self.mark = numpy.array([OrderedDict()], dtype=object)[:0]
         return self.mark.base[0]
 
-    @sent.setter
-    def sent(self, table):
-        pass
-
 
 @mutant("router", feedback="what will no prompt begin with again?")
-class Router(Router):
+class Router(Hoards):
     """Remembers the end of every prompt, in attributes of a whole number of a class of its own."""
 
     class Number(int):
         pass
 
-    def __init__(self, replicas, block_size):
-        super().__init__(replicas, self.Number(block_size))
+    def nothing(self):
+        return self.Number()
 
-    def route(self, prompt, open_counts):
-        setattr(self.block_size, str(prompt[-4:]), 1)
-        return super().route(prompt, open_counts)
+    def keep(self, prompt):
+        setattr(self.more, str(prompt[-4:]), 1)
 
 
 @mutant("router", feedback="what will no prompt begin with again?")
-class Router(Router):
+class Router(Hoards):
     """Remembers the end of every prompt, in an array of objects."""
 
-    def __init__(self, replicas, block_size):
-        super().__init__(replicas, block_size)
-        self.more = numpy.array([{}])
+    def nothing(self):
+        return numpy.array([{}])
 
-    def route(self, prompt, open_counts):
+    def keep(self, prompt):
         self.more[0][prompt[-4:]] = 1
-        return super().route(prompt, open_counts)
 
 
 @mutant("router", feedback="what will no prompt begin with again?")
-class Router(Router):
+class Router(Hoards):
     """Remembers the end of every prompt, in attributes of a text of bytes."""
 
-    def __init__(self, replicas, block_size):
-        super().__init__(replicas, block_size)
-        self.more = type("Text", (bytes,), {})()
+    def nothing(self):
+        return type("Text", (bytes,), {})()
 
-    def route(self, prompt, open_counts):
+    def keep(self, prompt):
         setattr(self.more, str(prompt[-4:]), 1)
-        return super().route(prompt, open_counts)
 
 
 @mutant("router", feedback="what will no prompt begin with again?")
-class Router(Router):
+class Router(Hoards):
     """Remembers the end of every prompt, in the states of random numbers."""
 
-    def __init__(self, replicas, block_size):
-        super().__init__(replicas, block_size)
-        self.more = []
-
-    def route(self, prompt, open_counts):
+    def keep(self, prompt):
         self.more.append(random.Random(str(prompt[-4:])))
-        return super().route(prompt, open_counts)
 
 
 @mutant("router", feedback="what will no prompt begin with again?")
-class Router(Router):
+class Router(Hoards):
     """Remembers the end of every prompt, in what will be counted next."""
 
-    def __init__(self, replicas, block_size):
-        super().__init__(replicas, block_size)
-        self.more = []
-
-    def route(self, prompt, open_counts):
+    def keep(self, prompt):
         import itertools
 
         self.more.append(itertools.count(hash(prompt[-4:])))
-        return super().route(prompt, open_counts)
 
 
 @mutant("router", feedback="what will no prompt begin with again?")
-class Router(Router):
+class Router(Hoards):
     """Remembers the end of every prompt, in ranges."""
 
-    def __init__(self, replicas, block_size):
-        super().__init__(replicas, block_size)
-        self.more = []
-
-    def route(self, prompt, open_counts):
+    def keep(self, prompt):
         self.more.append(range(*prompt[-2:], 1 + prompt[-3]))
-        return super().route(prompt, open_counts)
 
 
 @mutant("router", feedback="what will no prompt begin with again?")
-class Router(Router):
+class Router(Hoards):
     """Remembers the end of every prompt, in names of attributes."""
 
-    def route(self, prompt, open_counts):
+    def keep(self, prompt):
         setattr(self, str(prompt[-4:]), 1)
-        return super().route(prompt, open_counts)
 
 
 @mutant("router", feedback="what will no prompt begin with again?")
-class Router(Router):
+class Router(Hoards):
     """Remembers prompts, in which of two empty lists stands where."""
 
-    def __init__(self, replicas, block_size):
-        super().__init__(replicas, block_size)
-        self.more, self.bits = [], ([], [])
+    bits = None
 
-    def route(self, prompt, open_counts):
+    def keep(self, prompt):
+        self.bits = self.bits or ([], [])
         self.more += [self.bits[token % 2] for token in prompt[-99:]]
-        return super().route(prompt, open_counts)
 
 
 @mutant("router", feedback="what will no prompt begin with again?")
-class Router(Router):
+class Router(Hoards):
     """Remembers the end of every prompt, in classes made for it."""
 
-    def __init__(self, replicas, block_size):
-        super().__init__(replicas, block_size)
-        self.more = []
-
-    def route(self, prompt, open_counts):
+    def keep(self, prompt):
         self.more.append(type(str(prompt[-4:]), (), {}))
-        return super().route(prompt, open_counts)
 
 
 @mutant("router", feedback="cannot go on in another process")
-class Router(Router):
+class Router(Hoards):
     """Remembers the end of every prompt, in the locals of a generator among its attributes."""
 
-    def __init__(self, replicas, block_size):
-        super().__init__(replicas, block_size)
-        self.keeper = self.keep()
-        next(self.keeper)
+    def nothing(self):
+        keeper = self.kept()
+        next(keeper)
+        return keeper
 
-    def keep(self):
+    def kept(self):
         sent = []
         while True:
             sent.extend((yield))
 
-    def route(self, prompt, open_counts):
-        self.keeper.send(prompt[-4:])
-        return super().route(prompt, open_counts)
+    def keep(self, prompt):
+        self.more.send(prompt[-4:])
 
 
 @mutant("router", feedback="what will no prompt begin with again?")
-class Router(Router):
+class Router(Hoards):
     """Remembers the end of every prompt, in a text of characters that hold three bytes each."""
 
-    text = ""
+    def nothing(self):
+        return ""
 
-    def route(self, prompt, open_counts):
-        self.text += "".join(chr(0x10000 + token) for token in prompt[-8:])
-        return super().route(prompt, open_counts)
+    def keep(self, prompt):
+        self.more += "".join(chr(0x10000 + token) for token in prompt[-8:])
 
 
 @mutant("router", feedback="load and memory count for a router that follows prefixes")

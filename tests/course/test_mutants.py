@@ -62,6 +62,14 @@ def test_a_mutant_is_its_source_without_the_decorator(tmp_path):
     assert last.source == "def half(x):\n    return x // 3"
 
 
+def test_what_several_share_comes_with_those_that_name_it(tmp_path):
+    path = tmp_path / "lab_05.py"
+    path.write_text(f"def plus(x, y):\n    return x + y\n\n{KILLED.replace('return x + 2', 'return plus(x, 2)')}")
+    first, *others = load_mutants(path)
+    assert first.source.startswith("def plus(x, y):\n    return x + y\n\n\ndef twice(x):")
+    assert [one for one in others if "plus" in one.source] == []
+
+
 @pytest.mark.parametrize("bad", ["@other('a', feedback='b')", "@mutant('a')", "@mutant('a', feedback=b)", "@mutant"])
 def test_a_bad_mutant_is_an_error_not_skipped(bad, tmp_path):
     path = tmp_path / "lab_05.py"
