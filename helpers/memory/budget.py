@@ -16,8 +16,8 @@ from ..catalog.losses import FULL
 from ..catalog.split import ONE_GPU, Split
 from ..catalog.train_setup import TrainSetup
 from .breakdown import Moment, Moments
+from .serve.reads import decode_bytes as decode_bytes
 from .serve.serving import ServeBudget as ServeBudget
-from .serve.serving import decode_bytes as decode_bytes
 from .serve.serving import serve as serve
 from .serve.weights import weight_bytes as weight_bytes
 from .step.flops import StepFlops, step_flops

@@ -5,10 +5,10 @@
     measure.sweep().levels                      # the caches of this machine, found by their speed
     measure.roofline().roof.ridge               # FLOPs per byte from which on compute is the limit
 
-`training` watches a step, `cap` makes any machine run out of memory at a chosen size, `traffic` counts what kernels
-read and write; `ranks` tells what one of several ranks holds and sends, and `collectives_alone` refuses what it would
-not see; `clock` times what `levels`
-(caches), `links` (copies) and `probes` (operators under their roof) run.
+`training` watches a step, which `steps` builds with one of `optimizers`; `cap` makes any machine run out of memory at a
+chosen size, `traffic` counts what kernels read and write; `ranks` tells what one of several ranks holds and sends, and
+`collectives_alone` refuses what it would not see; `clock` times what `levels` (caches), `links` (copies) and `probes`
+(operators under their roof) run.
 """
 
 from .cap import capped

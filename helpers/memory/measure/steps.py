@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,10 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from ...catalog.by_transformers import transformers_config
 from ...catalog.errors import WorkbookError, require_package
 from ...catalog.losses import FULL
-from ...catalog.optimizers import EMBEDDING, HEAD, Optimizer
-from ...catalog.optimizers import optimizer as optimizer_rule
-from ...catalog.policies import PolicySegment as LayerSegment
-from ...catalog.policies import whole_layers
+from ...catalog.optimizers import EMBEDDING, HEAD
+from ...catalog.policies import PolicySegment, whole_layers
 from ...catalog.registered import registered
 from ...catalog.train_setup import TrainSetup
 from .. import budget
@@ -26,6 +24,7 @@ from ..breakdown import format_bytes
 from ..step.refusals import FLOAT8_MULTIPLE, require_kernel
 from .clock import default_device
 from .losses import fused_loss, mask_of
+from .optimizers import Role, make_optimizers
 
 NO_DROPOUT = ("attention_dropout", "attn_pdrop", "dropout", "embd_pdrop", "layerdrop", "resid_pdrop")
 
@@ -48,7 +47,6 @@ class TrainingRun:
         return self.optimizers[0]
 
 
-Role = str
 Make = Callable[[str, list[tuple[nn.Parameter, Role]]], list[torch.optim.Optimizer]]
 
 
@@ -183,56 +181,6 @@ def in_float8(model: Any, recipe: str = "tensorwise", emulate: bool = False) -> 
     return float8.convert_to_float8_training(model, config=config, module_filter_fn=converted)
 
 
-def make_optimizers(name: str, weights: list[tuple[nn.Parameter, Role]]) -> list[torch.optim.Optimizer]:
-    """The catalogue's optimizer `name` for weights of these roles: two where a rule leaves some to another's."""
-    if optimizer_rule(name).ours:
-        return registered("optimizer")(name, weights)
-    return [make_optimizer(rule.name, iter(part)) for rule, part in rules_of(optimizer_rule(name), weights).items()]
-
-
-def rules_of(rule: Optimizer, weights: list[tuple[nn.Parameter, Role]]) -> dict[Optimizer, list[nn.Parameter]]:
-    """Which of the `weights` each rule updates: all of them `rule`, or some of them the one that it leaves them to."""
-    parts: dict[Optimizer, list[nn.Parameter]] = {}
-    for weight, role in weights:
-        parts.setdefault(rule.rule_of(tuple(weight.shape), role), []).append(weight)
-    return parts
-
-
-def make_optimizer(name: str, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
-    """One optimizer for all `parameters`, its memory behaviour asked for by name and not left to a default."""
-    makers: dict[str, Callable[[], torch.optim.Optimizer]] = {
-        "sgd": lambda: torch.optim.SGD(parameters, lr=1e-3, foreach=True),
-        "sgd-momentum": lambda: torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, foreach=True),
-        "adamw-foreach": lambda: torch.optim.AdamW(parameters, lr=1e-4, foreach=True),
-        "adamw-fused": lambda: torch.optim.AdamW(parameters, lr=1e-4, fused=True),
-        "adafactor": lambda: torch.optim.Adafactor(parameters, lr=1e-3),
-        "adafactor-transformers": lambda: _transformers_adafactor(parameters),
-        "muon": lambda: torch.optim.Muon(parameters, lr=1e-3),
-        "lion-8bit": lambda: _bitsandbytes().Lion8bit(parameters, lr=1e-4),
-        "adamw-32bit": lambda: _bitsandbytes().AdamW(parameters, lr=1e-4),
-        "adamw-32bit-paged": lambda: _bitsandbytes().PagedAdamW(parameters, lr=1e-4),
-        "adamw-8bit-paged-trainer": lambda: _bitsandbytes().PagedAdamW8bit(parameters, lr=1e-4),
-        "adamw-8bit": lambda: _bitsandbytes().AdamW8bit(parameters, lr=1e-4),
-        "adamw-8bit-trainer": lambda: _bitsandbytes().AdamW8bit(parameters, lr=1e-4),
-        "adamw-8bit-paged": lambda: _bitsandbytes().PagedAdamW8bit(parameters, lr=1e-4),
-    }
-    if name not in makers:
-        do = f"call make_optimizers({name!r}, weights), which knows helpers.techniques.optimizers"
-        raise WorkbookError(f"{name} is of no library", "an optimizer of torch, bitsandbytes or Transformers", do)
-    return makers[name]()
-
-
-def _bitsandbytes() -> Any:
-    do = "pip install --no-deps bitsandbytes, or choose optimizer='adamw-fused'"
-    return require_package("bitsandbytes", "optimizers of 8 bits", do).optim
-
-
-def _transformers_adafactor(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
-    from transformers.optimization import Adafactor
-
-    return Adafactor(parameters, lr=1e-3, relative_step=False, scale_parameter=False)  # which would look at values
-
-
 def precision_context(setup: TrainSetup, device: str) -> contextlib.AbstractContextManager:
     """Autocast for the recipes that have it, nothing for the others."""
     return torch.autocast(device, torch.bfloat16, enabled=setup.precision_recipe.autocast)
@@ -264,7 +212,7 @@ def _checkpoint(model: nn.Module, setup: TrainSetup) -> None:
     setattr(owner, name, nn.ModuleList(_together(one, layers) for one in setup.segments))
 
 
-def _together(segment: LayerSegment, layers: list[nn.Module]) -> nn.Module:
+def _together(segment: PolicySegment, layers: list[nn.Module]) -> nn.Module:
     """A segment's layers under one checkpoint, with its parts in it under their own; a layer that is kept as it is."""
     if segment.how == "none":
         return layers[segment.start]

@@ -16,7 +16,8 @@ from ...catalog.formats import number_format
 from ...catalog.layers import Attention, LinearGroup
 from ...catalog.serve_setup import ServeSetup
 from ...catalog.shape import ModelShape
-from .serving import decode_bytes, serve
+from .reads import decode_bytes
+from .serving import serve
 from .weights import KEPT, layer_bytes, weight_bytes
 
 KEY_OR_VALUE = ("k_proj", "v_proj")

@@ -7,7 +7,7 @@ from torch import nn
 
 from ...catalog.optimizers import BLOCK_VALUES, SMALLEST_8BIT_TENSOR, SMALLEST_PAGED_TENSOR, Blockwise, Optimizer
 from ...catalog.optimizers import optimizer as optimizer_rule
-from ..measure.steps import Role, make_optimizers, rules_of
+from ..measure.optimizers import Role, make_optimizers, rules_of
 
 CODES = 256  # levels of a state of 8 bits, FP32; bitsandbytes keeps one table for each state, shared by all parameters
 

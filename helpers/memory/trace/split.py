@@ -29,7 +29,8 @@ from ...catalog.hardware import reference_of
 from ...catalog.losses import FULL
 from ...catalog.split import ONE_GPU, Split
 from ...catalog.train_setup import TrainSetup
-from ..measure.steps import Make, TrainingRun, build_model, layer_list, make_optimizers, run_of, trained_weights
+from ..measure.optimizers import make_optimizers
+from ..measure.steps import Make, TrainingRun, build_model, layer_list, run_of, trained_weights
 from .optimizers import optimizers_without_values
 from .record import CUDA, Trace, fake, record, require_steps
 from .stages import Stages, require_pipeline

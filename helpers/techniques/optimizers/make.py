@@ -7,7 +7,7 @@ from torch import nn
 
 from ...catalog.optimizers import LowRank, Optimizer
 from ...catalog.optimizers import optimizer as rule_called
-from ...memory.measure.steps import make_optimizer, rules_of
+from ...memory.measure.optimizers import make_optimizer, rules_of
 from .galore import Apollo, GaLore
 from .lion import Lion
 

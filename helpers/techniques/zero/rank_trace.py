@@ -15,7 +15,7 @@ from ...catalog.errors import WorkbookError
 from ...catalog.train_setup import TrainSetup
 from ...memory import trace
 from ...memory.breakdown import Breakdown
-from ...memory.measure import held, steps
+from ...memory.measure import held, optimizers, steps
 from ...memory.measure.ranks import Collectives
 from ...memory.meter.meter import Meter
 from ...memory.step.ranks.zero import Traffic
@@ -74,7 +74,7 @@ def traced(
     with fake_ranks(setup.ranks, rank), trace.fake(on, gpu) as session:
         without_memory(model, session.mode)
         runner: DataParallelEngine = build(
-            model, lambda parameters: steps.make_optimizer(setup.optimizer, iter(parameters))
+            model, lambda parameters: optimizers.make_optimizer(setup.optimizer, iter(parameters))
         )
         step, traffic = _step(setup, runner, session.meter), []
 
