@@ -37,7 +37,7 @@ def wants_system_torch() -> bool:
 
 def expected_stamp() -> str:
     """What .venv must have been made from. The folder counts: an environment does not survive a move."""
-    facts = [read("requirements.txt"), read(DEEPSPEED), read("pyproject.toml"), ROOT]
+    facts = [read("requirements.txt"), read(DEEPSPEED), read("pyproject.toml"), read("setup.py"), ROOT]
     facts += [str(shutil.which("nvidia-smi") is not None), str(wants_system_torch())]
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()
 

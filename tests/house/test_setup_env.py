@@ -170,7 +170,7 @@ def test_deepspeed_is_asked_for_on_linux_only(monkeypatch: pytest.MonkeyPatch, c
 @pytest.fixture
 def other_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of what the environment is made from; the module looks there and installs nothing."""
-    for name in ("requirements.txt", "requirements-deepspeed.txt", "pyproject.toml"):
+    for name in ("requirements.txt", "requirements-deepspeed.txt", "pyproject.toml", "setup.py"):
         shutil.copy(tree.ROOT / name, tmp_path)
     venv = tmp_path / ".venv"
     (venv / "bin").mkdir(parents=True)

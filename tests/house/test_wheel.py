@@ -52,13 +52,20 @@ PLACES = {
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of a copy of this tree, unpacked: what `pip install` would put into site-packages."""
-    source, wheels, site = (tmp_path_factory.mktemp(name) for name in ("source", "wheels", "site"))
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of this tree, as far as it is packed."""
+    source = tmp_path_factory.mktemp("source")
     for path in tree.files():
         if path.parts[0] == "helpers" or str(path) in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
             (source / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(tree.ROOT / path, source / path)
+    return source
+
+
+@pytest.fixture(scope="module")
+def installed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its wheel, unpacked: what `pip install` would put into site-packages."""
+    wheels, site = (tmp_path_factory.mktemp(name) for name in ("wheels", "site"))
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(wheels), str(source)]
     subprocess.run([*command, *(["--no-build-isolation"] if has_setuptools() else [])], check=True)
     (wheel,) = wheels.glob("*.whl")
@@ -101,6 +108,11 @@ def test_the_wheel_has_one_name_and_every_data_file(installed: Path):
     data = [path for path in tree.files() if path.parts[0] == "helpers" and path.suffix != ".py"]
     assert len(data) > 10
     assert [str(path) for path in data if not (installed / NAME / path.relative_to("helpers")).is_file()] == []
+
+
+@pytest.mark.slow
+def test_a_build_leaves_no_entry_points_where_pytest_starts(source: Path, installed: Path):
+    assert [path.name for path in source.glob("*.egg-info")] == []
 
 
 @pytest.mark.slow
