@@ -134,4 +134,4 @@ def _telling(name: str) -> tuple[list[str], set[str]]:
 
 def _list_or_size(near: str = "") -> str:
     suggestion = f"did you mean {near!r}? Else " if near else ""
-    return f"{suggestion}`workbook cards` lists the names; of another card write the memory, as in --gpu 12GiB"
+    return f"{suggestion}`workbook cards` lists the names; of another card write its memory, as 12GiB"

@@ -210,7 +210,7 @@ def _of_size(size: re.Match[str]) -> Device:
     number, unit = size[1], {"g": "GiB", "gib": "GiB", "gb": "GB"}[size[2].lower()]
     capacity = round(float(number) * (2**30 if unit == "GiB" else 10**9))
     if not LEAST_CARD_BYTES <= capacity <= MOST_CARD_BYTES:
-        do = "write the card's memory, as in --gpu 12GiB"
+        do = "write the card's memory, as 12GiB"
         raise WorkbookError(f"a card of {number} {unit}", "256 MiB to 16 TiB", do)
     given = {"kind": "convention", "source": "a card of which only the size was given", "date": "2026"}
     return Device(

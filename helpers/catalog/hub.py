@@ -194,9 +194,9 @@ def unknown(spec: str, catalogued: Iterable[str]) -> WorkbookError:
         owner = wanted.split("/")[0]
         few = few or [whole for name, whole in names.items() if name.startswith(f"{owner}/")][:5]
         load = f"hf download {cleaned(spec)} config.json, and it is found in the hub's cache"
-        do = f"{load}; or pass the path of its config.json"
+        do = f"{load}; or give its config.json, which lies beside its weights"
         return WorkbookError(f"the hub's model {spec!r} is not known here", ", ".join(few or catalogued), do)
-    do = "pass the path of its config.json, or a name of the hub as owner/name"
+    do = "give its config.json, which lies beside its weights, or a name of the hub as owner/name"
     if alike := [name for name in few if _is_of_generation(bare, name)]:
         do = f"did you mean {alike[0]!r}?"
     return WorkbookError(f"unknown model {spec!r}", ", ".join(few or catalogued), do)
@@ -215,7 +215,7 @@ def _is_of_generation(typed: str, name: str) -> bool:
 def other_format(spec: str, name: str, word: str) -> WorkbookError:
     """The error for a word that leaves open in what format each layer is."""
     what, expected = f"{spec} is {name} in a format that {word!r} does not say exactly", "the file, or its model"
-    do = f"pass the path of the .gguf file or of its config.json; or --model {name} with --weights for a format of all"
+    do = f"give the .gguf file or its config.json; or name {name}, and one format for all weights"
     return WorkbookError(what, expected, do)
 
 

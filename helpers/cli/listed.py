@@ -29,7 +29,7 @@ def _cards(arguments: argparse.Namespace) -> int:
     word = plain(arguments.word)
     found = [card for card in DEVICES.values() if word in plain(card.name) or word in plain(card.title)]
     if not found:
-        do = "`workbook cards` lists them all; of another card write the memory, as in --gpu 12GiB"
+        do = "`workbook cards` lists them all; of another card write its memory, as 12GiB"
         raise WorkbookError(f"no card has {arguments.word!r} in its name", "a part of a card's name", do)
     print(json.dumps([_figures(card) for card in found]) if arguments.json else "\n".join(map(_line, found)))
     return 0

@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
 ALL = pytest.mark.all
 MOST_SHIFT, NO_SHIFT = 0.005, 0.0001  # of layout, as the browser counts what moves
-QUICK = ("training_memory", "kv_cache", "checkpointing", "numbers")
+QUICK = ("can_i_run", "training_memory", "kv_cache", "checkpointing", "numbers")
 PLANNERS = ("planner", "service_planner")
 SETTINGS, SEED = 100, 30
 MOST_BYTES = 12_000_000
@@ -49,7 +49,7 @@ MOVE = """([id, place]) => {
 DRAWN = "Number(document.querySelector('#answer').dataset.drawn ?? 0)"
 TEXTS = [*(example["text"] for example in examples()), *(case[0] for case in list(REAL.values())[:5])]
 TALL = {"width": 1280, "height": 2000}  # a shift counts where it is seen
-SIZES = {"desktop": (1280, 900), "half": (800, 900), "phone": (390, 844)}
+SIZES = {"desktop": (1280, 900), "half": (800, 900), "phone": (390, 844), "narrow": (320, 640)}
 PAGES = ("index.html", "calculators/index.html", "calculators/kv_cache.html", "explain-oom.html", "console.html")
 PAGES += ("book/index.html", "book/02_where_training_memory_goes.html", "labs/02_where_training_memory_goes.html")
 PAGES += ("calculators/numbers.html", "calculators/block_map.html", "claims.html", "accuracy.html", "licences.html")
@@ -233,11 +233,12 @@ def test_the_header_of_a_gguf_file_is_read_in_the_page(page: Any, address: str, 
     (tmp_path / "model-Q4_K_M.gguf").write_bytes(gguf(llama(), llama_tensors()))
     page.goto(f"{address}index.html")
     until(page, f"{DRAWN} > 0")
-    page.click("details.more summary")
     page.set_input_files("#set-config", tmp_path / "model-Q4_K_M.gguf")
     until(page, f"{DRAWN} > 1")
     assert "serve with llama.cpp" in page.inner_text("table.uses")
-    assert "--engine llama.cpp" in page.evaluate("document.querySelector('table.uses code').textContent")
+    command = page.evaluate("document.querySelector('table.uses code').textContent")
+    assert "--model ./model-Q4_K_M.gguf" in command
+    assert "--engine llama.cpp" in command
 
 
 def test_the_front_page_answers_for_any_model_and_leads_on(page: Any, address: str) -> None:
@@ -370,7 +371,7 @@ def faults_of(page: Any, axe: str) -> list[str]:
     return audited(page, axe) + ([f"{wide} px wider than the screen"] if wide > 0 else [])
 
 
-@pytest.mark.parametrize(("size", "theme"), [("desktop", "light"), ("half", "light"), ("phone", "dark")])
+@pytest.mark.parametrize(("size", "theme"), [("desktop", "light"), ("half", "light"), ("narrow", "dark")])
 def test_pages_can_be_used_by_everybody(browser: Any, address: str, axe: str, size: str, theme: str) -> None:
     with opened(browser, size, theme) as page:
         for name in PAGES:

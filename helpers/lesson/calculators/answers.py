@@ -207,6 +207,10 @@ def weights_do_not_fit(gpu: Device, excess_bytes: int) -> str:
     return f"Does not fit the {gpu.title}: the weights alone are {format_bytes(excess_bytes)} too large."
 
 
+def without_kernel(weights: str, gpu: Device) -> str:
+    return f"Transformers has no kernel for {weights} on the {gpu.title}: it loads the weights as BF16"
+
+
 def plural(count: int, what: str) -> str:
     """
     >>> plural(1, "user"), plural(1024, "user")

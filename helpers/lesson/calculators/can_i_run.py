@@ -20,7 +20,7 @@ from ...questions.question import Question
 from ...questions.setups import within_positions
 from ..drawing.bars import stacked_bars
 from ..drawing.pictures import Card
-from .answers import CalculatorAnswer, plural, said_of_card
+from .answers import CalculatorAnswer, plural, said_of_card, without_kernel
 from .calculator import Calculator
 from .uses import Use, uses
 
@@ -72,6 +72,7 @@ class UsesAnswer(CalculatorAnswer):
             yield f"Of the card {kept.kept_told} are kept for {kept.reserve.told}."
         if any(use.verdict is Verdict.TIGHT for use in self.uses):
             yield "What is tight has the bytes, and not that reserve."
+        yield from (f"{without_kernel(use.stored, self.gpu)}." for use in self.uses if use.stored)
         most = longest_context(self.model)
         if most and self.context > most:
             yield f"{self.model.name} was made for {most:,} tokens: an engine does not start with more."
@@ -95,10 +96,11 @@ class UsesAnswer(CalculatorAnswer):
 
     def as_html(self) -> str:
         """A table in place of the lines. A page that knows where others lie makes links of `data-to`."""
-        head = "".join(f"<th>{name}</th>" for name in COLUMNS)
+        head = "".join(f'<th role="columnheader">{name}</th>' for name in COLUMNS)
         rows = "".join(_row(use) for use in self.uses)
         style = "border-collapse:collapse;width:100%;font-size:14px"
-        table = f'<table class="uses" style="{style}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+        head = f'<thead><tr role="row">{head}</tr></thead>'
+        table = f'<table role="table" class="uses" style="{style}">{head}<tbody>{rows}</tbody></table>'
         return f'<div tabindex="0" style="overflow-x:auto">{table}</div>{self._picture_as_html()}{self._said_as_html()}'
 
 
@@ -106,15 +108,18 @@ def _row(use: Use) -> str:
     need = f"{use.parts.total / 2**30:,.1f}" if use.setup else "?"
     page, settings = use.page
     more = f' <a data-to="calculators/{page}.html#{escape(urlencode(settings))}">in full</a>' if page else ""
-    more += f' <a data-to="book/{use.chapter}.html">why</a>'
+    chapter, heading = use.why
+    more += f' <a data-to="book/{chapter}.html#{escape(heading.replace(" ", "-"))}">why</a>'
     style = "user-select:all;cursor:copy;overflow-wrap:anywhere;font-size:11.5px"
     rest = escape(_rest(use))
     if use.command:
         rest += f'<details><summary>command</summary><code style="{style}">{escape(use.command)}</code></details>'
     kind = str(use.verdict or "unknown").replace(" ", "-")
     cells = (escape(use.name) + more, need, str(use.verdict or "no answer"), rest)
-    said = "".join(f'<td style="text-align:left;vertical-align:top;padding:4px 8px">{cell}</td>' for cell in cells)
-    return f'<tr class="{kind}">{said}</tr>'
+    said = "".join(
+        f'<td role="cell" style="text-align:left;vertical-align:top;padding:4px 8px">{cell}</td>' for cell in cells
+    )
+    return f'<tr role="row" class="{kind}">{said}</tr>'
 
 
 def _rest(use: Use) -> str:
@@ -170,7 +175,7 @@ CAN_I_RUN = Question(
     asks="Which model, on which card, to do what?",
     invites="Name your model and your card. Then ask for more users, or a longer context.",
     controls=("model", "config", "gpu", "users", "context", "sequence", "reserve"),
-    front=("model", "gpu", "users", "context", "sequence"),
+    front=("model", "config", "gpu", "users", "context", "sequence"),
     typed=("model", "gpu"),
     presets={
         "8B on 12 GB": {**_ALONE, "model": "llama-3.1-8b", "gpu": "rtx-3060-12gb"},

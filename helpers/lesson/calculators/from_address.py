@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -40,6 +41,7 @@ MOST = 10**15  # what a whole number in an address may be; each calculator has n
 LONGEST = 200  # letters of one setting
 CHOSEN = Path("your-model", "config.json")  # where a chosen config is kept; a model without a name has its folder's
 FILE = CHOSEN.with_name("model.gguf")
+_PLAIN_NAME = re.compile(r"[\w.+()-]{1,200}\.gguf", re.ASCII)  # which is written in HTML, JSON and a shell as it is
 MOST_BYTES = 2**20  # of a chosen config
 MOST_HEADER_BYTES = 2**25  # of a GGUF file: metadata with its vocabulary, and the list of tensors
 
@@ -127,31 +129,32 @@ def chosen(of: Calculator, control: str, text: str) -> Any:
     return require_whole(control, int(text), -MOST, MOST)
 
 
-def drawn_as_json(name: str, address: str, config: Any = None) -> str:
+def drawn_as_json(name: str, address: str, config: Any = None, called: str = "") -> str:
     """The same from JSON to JSON: what a page's worker calls. An error has its text under "error".
 
     `config` is the text of a config.json that a reader chose, or the first bytes of a GGUF file, as JavaScript has
-    them. It takes the place of the model, as `--model ./config.json` does, and the answer calls it so.
+    them, `called` so. It takes the place of the model, as `--model ./config.json` does, and the answer calls it so.
     """
     settings = json.loads(address)
+    file = FILE.with_name(called) if _PLAIN_NAME.fullmatch(called) else FILE
     try:
         if config is not None:
-            settings[CONFIG] = kept(config)
+            settings[CONFIG] = kept(config, file)
         answer = asdict(drawn(name, settings))
     except WorkbookError as error:
         answer = {"error": str(error)}
     text = json.dumps(answer)
-    for path in (CHOSEN, FILE):
+    for path in (CHOSEN, file):
         text = text.replace(str(path.absolute()), f"./{path.name}")
     return text
 
 
-def kept(config: Any) -> str:
-    """Keep a config at CHOSEN, or a file's head at FILE: in a page, in the memory of its worker; returns the path."""
+def kept(config: Any, file: Path = FILE) -> str:
+    """Keep a config at CHOSEN, or a file's head at `file`: in a page, in the memory of its worker; returns the path."""
     CHOSEN.parent.mkdir(exist_ok=True)
     if not isinstance(config, str):
-        FILE.write_bytes(config.to_bytes())
-        return str(FILE.absolute())
+        file.write_bytes(config.to_bytes())
+        return str(file.absolute())
     if len(config.encode()) > MOST_BYTES:
         what, expected = f"a file of more than {MOST_BYTES // 2**10:,} KiB", "a config.json, which has a few KiB"
         raise WorkbookError(what, expected, "choose the config.json beside the weights")

@@ -17,7 +17,7 @@ from ...memory.serve.engines.weights import longest_context
 from ...questions.parameter import Parameter, decimal, whole
 from ...questions.parameters import GPU, MODEL, RESERVE, SERVED
 from ...questions.question import Question
-from .answers import MemoryAnswer, first_over, row, weights_do_not_fit
+from .answers import MemoryAnswer, first_over, row, weights_do_not_fit, without_kernel
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class ServingAnswer(MemoryAnswer):
             if not self.holds(need):
                 yield f"At this context {self._users(self.room.for_tensors_bytes):,} users would fit."
         if self.stored and gpu:
-            yield f"Transformers has no kernel for {self.stored} on the {gpu.title}: it loads the weights as BF16."
+            yield f"{without_kernel(self.stored, gpu)}."
         yield from self._beyond()
         yield from self.predicted.setup.shipped_told
         if self.predicted.why:

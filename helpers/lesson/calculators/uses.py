@@ -12,7 +12,7 @@ from ...catalog.adapters import ALL_LINEAR, Adapter
 from ...catalog.devices import OFFERED, Device
 from ...catalog.errors import WorkbookError
 from ...catalog.formats import number_format
-from ...catalog.hardware import dequantized
+from ...catalog.hardware import KERNELS_FROM, dequantized
 from ...catalog.serve_setup import ServeSetup
 from ...catalog.shape import ModelShape
 from ...catalog.split import Split
@@ -22,14 +22,14 @@ from ...memory.breakdown import Breakdown, format_bytes
 from ...memory.fit import Room, Verdict, ladder
 from ...memory.serve.engines.weights import longest_context
 from ...questions.setups import run_of
-from .answers import plural, said_of_card
+from .answers import plural, said_of_card, without_kernel
 from .engine_others import LlamaCppAnswer, llamacpp_answer
 from .fine_tuning import FINE_TUNING
 from .kv_cache import kv_cache_answer
 from .service_planner import GPUS
 from .serving_memory import SERVE
 
-FOUR_BITS = "awq-int4"
+FEWER = {"serve in FP8": "fp8-e4m3", "serve in 4 bits": "awq-int4"}
 PAGE = 256  # tokens: contexts are found in whole ones
 MOST_TOKENS = 2**20  # where a config names no positions
 MOST_USERS = 16384
@@ -39,13 +39,23 @@ _LORA = Adapter("lora", rank=16, targets=(ALL_LINEAR,))
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 METHODS: dict[str, Adapter | None] = {"QLoRA": replace(_LORA, base="nf4-dq"), "LoRA": _LORA, "train every weight": None}
 FULL = "full"  # as the calculator of fine-tuning calls the last of them
+# The chapter and the section that explain each.
+WHY = {
+    "serve": ("12_the_kv_cache", "2 · What a token costs"),
+    "serve in FP8": ("05_quantization", "4 · The formats of chips and files"),
+    "serve in 4 bits": ("05_quantization", "1 · What four bits weigh"),
+    "QLoRA": ("07_optimizers_and_adapters", "6 · QLoRA on a card of 24 GB"),
+    "LoRA": ("07_optimizers_and_adapters", "5 · LoRA: one parameter in a hundred"),
+    "train every weight": ("02_where_training_memory_goes", "3 · How many bytes per parameter?"),
+}
 
 
 @dataclass(frozen=True)
 class Use:
     """One thing to do with a model, and what `card` has for it. `refused` says why there is no answer.
 
-    `most` is the most of it that fits, by what is counted: users and tokens of a context, or tokens of a sequence.
+    `stored` is the format of the checkpoint, where Transformers makes BF16 of it on this card. `most` is the most of it
+    that fits, by what is counted: users and tokens of a context, or tokens of a sequence.
     """
 
     name: str
@@ -55,6 +65,7 @@ class Use:
     most: dict[str, int] = field(default_factory=dict)
     change: str = ""
     refused: str = ""
+    stored: str = ""
     llamacpp: LlamaCppAnswer | None = None
 
     @property
@@ -115,11 +126,9 @@ class Use:
         return "kv_cache", on | sizes | {"weights": self.setup.weights}
 
     @property
-    def chapter(self) -> str:
-        """The chapter that explains it, as its file is called."""
-        if isinstance(self.setup, TrainSetup):
-            return "07_optimizers_and_adapters" if self.setup.adapter else "02_where_training_memory_goes"
-        return "05_quantization" if self.name.endswith("4 bits") else "12_the_kv_cache"
+    def why(self) -> tuple[str, str]:
+        """The chapter that explains it, as its file is called, and the heading of the section."""
+        return WHY.get(self.name, WHY["serve"])
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -143,8 +152,9 @@ def uses(model: ModelShape, card: Device, users: int, context: int, sequence: in
     served = ServeSetup(model, users=users, context=context)
     bits = number_format(served.weights).value_bits
     yield _use(f"serve in {served.weights}", room, lambda: served)
-    if bits > 4:
-        yield _use("serve in 4 bits", room, lambda: replace(served, weights=FOUR_BITS))
+    for name, weights in FEWER.items():
+        if number_format(weights).value_bits < bits and (weights not in KERNELS_FROM or _is_known_cuda(card)):
+            yield _use(name, room, partial(_in_fewer, served, weights, card))
     run = partial(run_of, model, sequence=sequence, checkpointing="full")
     for name, adapter in METHODS.items():
         use = _use(name, room, partial(run, adapter))
@@ -152,6 +162,18 @@ def uses(model: ModelShape, card: Device, users: int, context: int, sequence: in
             narrower = _use(name, room, partial(run, replace(adapter, targets=ATTENTION)))
             use = use if narrower.refused else narrower
         yield use
+
+
+def _is_known_cuda(card: Device) -> bool:
+    """Whether it is known which kernels run there: of a card of which the size alone was given, nobody knows."""
+    return card.compute_capability is not None and card.compute_capability.kind != "convention"
+
+
+def _in_fewer(served: ServeSetup, weights: str, card: Device) -> ServeSetup:
+    setup = replace(served, weights=weights)
+    if dequantized(setup, card) != setup:
+        raise WorkbookError(without_kernel(weights, card), "a newer card", "serve it with an engine that has one")
+    return setup
 
 
 def _of_all(adapter: Adapter) -> bool:
@@ -168,7 +190,8 @@ def _use(name: str, room: Room, setup_of: Callable[[], TrainSetup | ServeSetup])
 @lru_cache(maxsize=256)
 def _found(name: str, room: Room, setup: TrainSetup | ServeSetup) -> Use:
     run = dequantized(setup, room.card) if isinstance(setup, ServeSetup) else setup
-    use = Use(name, room, run, _parts(run, room.card))
+    stored = setup.weights if isinstance(setup, ServeSetup) and run != setup else ""
+    use = Use(name, room, run, _parts(run, room.card), stored=stored)
     if not use.fits:
         return replace(use, change=_change(run, room))
     return replace(use, most=_most_served(run, room) if isinstance(run, ServeSetup) else _most_trained(run, room))

@@ -10,6 +10,7 @@ import pytest
 from helpers.catalog import Split, WorkbookError, device
 from helpers.catalog.setup_fields import flag_of
 from helpers.cli import main
+from helpers.course import notebook as nb
 from helpers.lesson.calculators import can_i_run, can_i_run_answer, uses
 from helpers.lesson.calculators.from_address import OFFERED, drawn
 from helpers.memory import budget
@@ -30,30 +31,56 @@ asked = pytest.mark.parametrize(
 )
 
 
+def answered(model, gpu, **more):
+    return [use for use in can_i_run_answer(model, gpu, **more).uses if not use.refused]
+
+
 @asked
 def test_a_row_is_what_its_command_prints(model, gpu, more, capsys):
-    for use in can_i_run_answer(model, gpu, **more).uses:
+    for use in answered(model, gpu, **more):
         closed = ["--no-traced"] if "fine-tuning" in use.command else []
         assert main([*shlex.split(use.command)[1:], "--json", *closed]) == 0
         assert json.loads(capsys.readouterr().out)["peak_bytes"] == use.parts.total, use.name
 
 
 @asked
-def test_a_row_leads_to_the_calculator_with_its_settings_and_to_a_chapter(model, gpu, more):
-    for use in can_i_run_answer(model, gpu, **more).uses:
+def test_a_row_leads_to_the_calculator_with_its_settings(model, gpu, more):
+    for use in answered(model, gpu, **more):
         slug, settings = use.page
         found = drawn(slug, settings)
         assert not found.failed, found.text
         assert set(settings) <= set(OFFERED[slug].controls)
         if slug == "fine_tuning":
             assert f"{use.parts.total / 2**30:,.2f} GiB at the peak" in found.title or use.parts.total < 2**30
-        assert (ROOT / "notebooks" / f"{use.chapter}.ipynb").is_file()
+
+
+@pytest.mark.parametrize("name", uses.WHY)
+def test_a_row_leads_to_the_section_that_explains_it(name):
+    chapter, heading = uses.WHY[name]
+    cells = nb.read(ROOT / "notebooks" / f"{chapter}.ipynb").cells
+    assert any(f"## {heading}" in cell.source.splitlines() for cell in cells)
+
+
+def test_every_row_has_a_section_of_its_own():
+    named = {use.name for use in can_i_run_answer("llama-3.1-8b", "h100").uses}
+    assert named - set(uses.WHY) == {"serve in bf16"}
+
+
+def test_a_format_without_a_kernel_is_no_saving():
+    """Below Ada Transformers makes BF16 of FP8, and below Turing of MXFP4: no row promises the smaller bytes."""
+    rows = {gpu: {use.name: use for use in can_i_run_answer("llama-3.1-8b", gpu).uses} for gpu in ("rtx-3090", "l4")}
+    assert "loads the weights as BF16" in rows["rtx-3090"]["serve in FP8"].refused
+    assert rows["l4"]["serve in FP8"].setup.weights == "fp8-e4m3"
+    assert "serve in FP8" not in [use.name for use in can_i_run_answer("llama-3.1-8b", "12GiB").uses]
+    answer = can_i_run_answer("gpt-oss-20b", "v100-32gb")
+    assert "no kernel for mxfp4" in answer.sentence
+    assert "no kernel" not in can_i_run_answer("gpt-oss-20b", "t4").sentence
 
 
 @asked
 def test_the_most_fits_and_more_does_not(model, gpu, more):
     """The next page of context, user or length of sequence is too much, or there is none."""
-    for use in can_i_run_answer(model, gpu, **more).uses:
+    for use in answered(model, gpu, **more):
         room = use.room.for_tensors_bytes
         if not use.fits:
             assert use.parts.total > room
@@ -80,7 +107,7 @@ def test_cards_that_are_named_are_the_fewest():
 def test_adapters_are_offered_where_they_can_be():
     """Experts that are stacked in one parameter take none: attention alone has them, and the answer says so."""
     answer = can_i_run_answer("mixtral-8x7b", "h200")
-    assert [use.on_attention for use in answer.uses] == [False, False, True, True, False]
+    assert [use.on_attention for use in answer.uses] == [False, False, False, True, True, False]
     assert "attention alone has them" in answer.sentence
     assert "attention alone" not in can_i_run_answer("llama-3.1-8b", "h200").sentence
 
@@ -109,10 +136,10 @@ def test_what_has_no_answer_says_why():
 def test_html_has_a_row_for_each_and_links_that_a_page_can_make():
     answer = can_i_run().answer()
     html = answer.as_html()
-    assert len(re.findall("<tr class=", html)) == len(answer.uses) == 5
+    assert len(re.findall('<tr role="row" class=', html)) == len(answer.uses) == 6
     assert (
         re.findall(r'data-to="(calculators/\w+)\.html#', html)
-        == ["calculators/kv_cache"] * 2 + ["calculators/fine_tuning"] * 3
+        == ["calculators/kv_cache"] * 3 + ["calculators/fine_tuning"] * 3
     )
     assert "href" not in html  # a notebook has no such pages
 

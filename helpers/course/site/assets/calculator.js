@@ -13,6 +13,7 @@ const file = document.querySelector("#set-config"); // a config.json, where the 
 const slots = new Map(); // by place in the answer: an element that never gets lower, so that nothing below it moves
 let unknown = []; // settings of the address that are no controls: Python says so
 let config; // the text of the chosen config, or the first bytes of a GGUF file; they never leave this page
+let called = ""; // the file, as its reader calls it
 let busy = false;
 let drawnOnce = false; // until then what stands there is the answer to the settings at first
 let again = false;
@@ -80,6 +81,7 @@ function forget() {
 // One byte more than a config may have is enough to say that there are too many. Of a GGUF file the header is enough.
 async function choose() {
   const [chosen] = file.files;
+  called = chosen?.name ?? "";
   try {
     const header = chosen?.name.endsWith(".gguf") && chosen.slice(0, Number(file.dataset.header));
     config = header ? new Uint8Array(await header.arrayBuffer()) : await chosen?.slice(0, Number(file.dataset.most) + 1).text();
@@ -107,7 +109,7 @@ async function redraw() {
   try {
     do {
       again = false;
-      show(await python(MODULE, "drawn_as_json", name, JSON.stringify(moved()), config));
+      show(await python(MODULE, "drawn_as_json", name, JSON.stringify(moved()), config, called));
     } while (again);
   } catch (error) {
     show({ error: error.message });
