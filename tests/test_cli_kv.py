@@ -43,7 +43,7 @@ BAD = [
     (["estimate", "kv", "gpt2", "--context", "2048"], "position for 1,024 tokens"),
     ([*KV, "--tensor-parallel", "0"], "tensor_parallel is 0"),
     ([*KV, "--tensor-parallel", "3"], "pass tensor_parallel=2"),
-    ([*KV, "--gpu", "h1000"], "--gpu 12GiB"),
+    ([*KV, "--gpu", "h1000"], "as 12GiB"),
     ([*KV, "--ranks", "2"], "unknown flag"),
 ]
 

@@ -54,7 +54,7 @@ BAD = [
     ([*ZERO, "--gpu", "h100", "--link", "-3"], "unknown link"),
     ([*ZERO, "--gpu", "h100", "--link", "1e9"], "unknown link"),
     ([*ZERO, "--gpu", "h100", "--link", ""], "unknown link"),
-    ([*ZERO, "--gpu", "h1000"], "--gpu 12GiB"),
+    ([*ZERO, "--gpu", "h1000"], "as 12GiB"),
     ([*ZERO, "--users", "3"], "unknown flag"),
     (["estimate", "train", "--model", "gpt2", "--offload-optimizer", "nvme"], "choose zero=1"),
 ]

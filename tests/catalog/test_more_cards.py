@@ -48,7 +48,7 @@ def test_another_number_or_variant_is_another_card(typed):
     with pytest.raises(WorkbookError) as refused:
         device(typed)
     assert "did you mean" not in refused.value.do
-    assert "--gpu 12GiB" in refused.value.do
+    assert "as 12GiB" in refused.value.do
 
 
 @pytest.mark.parametrize(("typed", "near"), [("htx-4090", "rtx-4090"), ("mi300", "mi300x"), ("hh100", "h100")])

@@ -148,7 +148,7 @@ def test_every_device_operator_and_format_answers_or_says_what_does(gpu):
 
 
 BAD = [
-    ({"gpu": "h1000"}, "--gpu 12GiB"),
+    ({"gpu": "h1000"}, "as 12GiB"),
     ({"gpu": None}, "unknown device None"),
     ({"op": "layer-norm"}, "did you mean 'layernorm'?"),
     ({"op": ["copy"]}, "unknown operator"),
