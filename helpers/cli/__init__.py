@@ -136,7 +136,9 @@ def _as_told(error: WorkbookError | ModuleNotFoundError) -> WorkbookError:
         raise error
     extra, brings = extra_with(package)
     do = f"python -m pip install {' '.join(brings)}"
-    return WorkbookError(f"{package} is not installed", f"what the extra [{extra}] brings" if extra else "it", do)
+    return WorkbookError(
+        f"{package} is not installed", f"what the extra [{extra}] brings" if extra else f"the package {package}", do
+    )
 
 
 def _parser(command: str | None = None) -> Parser:
