@@ -113,9 +113,9 @@ def test_cards_that_are_named_are_the_fewest():
 def test_cards_that_serve_hold_all_users_under_vllm(gpu, cards, fewer_hold):
     (use, *_) = can_i_run_answer("llama-3.1-70b", gpu, users=50).uses
     assert use.cards == cards
-    launched = [uses._launched(use.setup, device(gpu), count) for count in (cards // 2, cards)]
-    assert [one.users if one else 0 for one in launched][0] == fewer_hold
-    assert launched[1].users >= 50
+    half, all_of_them = (uses._launched(use.setup, device(gpu), count) for count in (cards // 2, cards))
+    assert (half.users if half else 0) == fewer_hold
+    assert all_of_them.users >= 50
 
 
 def test_what_a_row_supposes_is_said():
