@@ -1,4 +1,4 @@
-"""The search index: calculators, and all sections of the book with their words, in one file that is fetched if asked."""
+"""The search index: calculators, and all sections of the book with their words, in one file fetched if asked."""
 
 from __future__ import annotations
 
