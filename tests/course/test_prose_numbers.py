@@ -14,7 +14,7 @@ from transformers import GemmaConfig
 from helpers.catalog import Adapter, ServeSetup, TrainSetup, device, model
 from helpers.course import notebook as nb
 from helpers.lesson import job
-from helpers.memory import activations, budget, measure
+from helpers.memory import activations, budget, measure, work
 from helpers.memory.fit.room import EXPANDABLE_PERCENT, HOLES_PERCENT
 from tests.house.tree import ROOT
 from tests.memory.oom.oom_messages import REAL
@@ -97,6 +97,8 @@ FIRST = JOB.parts["parameters"] + JOB.parts["optimizer"]
 FEW = budget.train(TrainSetup("tiny-llama", precision="fp32", optimizer="adamw-fused", sequence=32))
 SPLIT = budget.train(TrainSetup("tiny-llama", precision="fp32", optimizer="adamw-fused", sequence=64, micro_batches=16))
 LENGTHS = NormalDist(6.2, 0.8)  # of the logarithm of a sequence's length, as chapter 03 draws it
+GEMM, SOFTMAX = work.matmul(8_192, 4_096, 4_096, "bf16"), work.softmax(8_192, 4_096, "bf16")
+ROOF = work.Roof.of("rtx-4090", "bf16")
 ALLOWED = job.CARD.capacity_bytes - 2**29  # what the job's card leaves to PyTorch beside a context
 NUMBERS = [
     ("00", "00-job", "29.9 GiB", "{:.1f}", lambda: JOB.parts["parameters"] / GIB),
@@ -120,6 +122,13 @@ NUMBERS = [
     ("00", "00-off-told", "43 scalars", "{:.0f}", lambda: left_out() / 512),
     ("00", "00-off-told", "22,016 bytes", "{:,}", lambda: left_out()),
     ("01", "01-ridge-why", "An H100 has 295", "{:.0f}", lambda: 989e12 / device("h100").memory_bytes_per_s),
+    ("01", "six-ask", "134 MB, more", "{:.0f}", lambda: 2 * 2 * 8_192 * 4_096 / 1e6),
+    ("01", "six-ask", "1/1,600 of", "{:,.0f}", lambda: round(GEMM.flops / SOFTMAX.flops, -2)),
+    ("01", "b14b06fe-told", "1,664 µs", "{:,.0f}", lambda: ROOF.seconds(GEMM) * 1e6),
+    ("01", "b14b06fe-told", "133 for", "{:.0f}", lambda: ROOF.seconds(SOFTMAX) * 1e6),
+    ("01", "2e5338ca", "31.5 after", "{:.1f}", lambda: device("rtx-4090").link_bytes_per_s("pcie") * 128 / 130 / 1e9),
+    ("01", "550cedb8", "132 multiprocessors", "{:.0f}", lambda: device("h100").units.value),
+    ("01", "550cedb8", "with 256 KiB", "{:.0f}", lambda: device("h100").levels()[1].size_bytes / 132 / 2**10),
     ("01", "388ce1fa", "0.27 GB at 2,048", "{:.2f}", lambda: CACHE / GB),
     ("02", "02-autocast", "keeps 888 MiB", "{:.0f}", lambda: of_a_layer("autocast-bf16")),
     ("02", "02-autocast", "counts | 392 |", "{:.0f}", lambda: of_a_layer("bf16")),
