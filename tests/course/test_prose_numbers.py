@@ -90,10 +90,19 @@ def longer_qlora() -> float:
     return budget.train(replace(QLORA, sequence=2 * QLORA.sequence)).peak_bytes / GIB
 
 
+def copied(tokens: int) -> float:
+    """The part of what the forward pass keeps that is copies of weights."""
+    return COPIES / budget.train(replace(job.SETUP, sequence=tokens)).at("loss").parts["activations"]
+
+
+COPIED = COPIES / JOB.parts["activations"]
 LAYER = job.SETUP.model.layers[0]
 COPIES_OF_A_LAYER = 2 * (LAYER.attention.parameters + LAYER.mlp.parameters)
 CACHE = budget.serve(ServeSetup("llama-3.1-8b", users=1, context=2048)).parts["kv_cache"]
+MLP = 32 * LAYER.mlp.parameters / job.SETUP.model.parameters
 FIRST = JOB.parts["parameters"] + JOB.parts["optimizer"]
+WEIGHTS = JOB.parts["parameters"]
+LAST_LOSS_PEAK = loss_peak(checkpointing="full", micro_batches=16)
 FEW = budget.train(TrainSetup("tiny-llama", precision="fp32", optimizer="adamw-fused", sequence=32))
 SPLIT = budget.train(TrainSetup("tiny-llama", precision="fp32", optimizer="adamw-fused", sequence=64, micro_batches=16))
 LENGTHS = NormalDist(6.2, 0.8)  # of the logarithm of a sequence's length, as chapter 03 draws it
@@ -143,18 +152,23 @@ NUMBERS = [
     ("02", "do-this-ask", "17.8 for each", "{:.1f}", sequence),
     ("02", "do-this-ask", "checkpointed | 107.3", "{:.1f}", lambda: loss_peak(checkpointing="full")),
     ("02", "do-this-ask", "optimizer peak | 149.6", "{:.1f}", lambda: gib(optimizer="adamw-foreach")),
-    ("02", "c8f35b68", "is 103.7 GiB", "{:.1f}", lambda: (FIRST + COPIES) / GIB),
-    ("02", "c8f35b68", "another 17.8 for", "{:.1f}", sequence),
+    ("02", "c8f35b68", "copies | 103.7", "{:.1f}", lambda: (FIRST + COPIES) / GIB),
+    ("02", "c8f35b68", "tokens | 17.8 more", "{:.1f}", sequence),
+    ("02", "c8f35b68", "tokens | 119.7", "{:.1f}", lambda: JOB.at("optimizer step").total / GIB),
     ("02", "do-this-why", "saves 34 GiB", "{:.0f}", fused_loss),
-    ("02", "do-this-why", "from 161,", "{:.0f}", lambda: gib(micro_batch=16, checkpointing="full")),
-    ("02", "do-this-why", "to 127,", "{:.0f}", lambda: gib(micro_batch=16, checkpointing="full", loss="liger")),
     ("02", "f50ab36e", "46 to 53 bytes", "{0[0]} to {0[1]}", lambda: bytes_of_a_token("bf16")),
     ("02", "f50ab36e", "autocast 56 to 63,", "{0[0]} to {0[1]}", lambda: bytes_of_a_token("autocast-bf16")),
     ("02", "02-accumulated-told", "make 88.7.", "{:.1f}", lambda: SPLIT.at("loss").total / 2**20),
     ("02", "02-accumulated-told", "is there, 4.0.", "{:.1f}.", lambda: 4 * 4_096 * 256 / 2**20),
-    ("02", "do-this-why", "is 89.7 of weights and states", "{:.1f}", lambda: FIRST / GIB),
-    ("02", "do-this-why", "peak, 137.2 GiB", "{:.1f}", lambda: loss_peak(checkpointing="full", micro_batches=16)),
-    ("02", "do-this-why", "14.0 of autocast", "{:.1f}", lambda: COPIES / GIB),
+    ("02", "do-this-why", "weights and states | 89.7", "{:.1f}", lambda: FIRST / GIB),
+    ("02", "do-this-why", "that wait | 29.9", "{:.1f}", lambda: JOB.parts["parameters"] / GIB),
+    ("02", "do-this-why", "copies of weights | 14.0", "{:.1f}", lambda: COPIES / GIB),
+    ("02", "do-this-why", "for the tokens | 3.6", "{:.1f}", lambda: LAST_LOSS_PEAK - (FIRST + COPIES + WEIGHTS) / GIB),
+    ("02", "do-this-why", "together | 137.2", "{:.1f}", lambda: LAST_LOSS_PEAK),
+    ("02", "02-autocast", "are 14.0 GiB of that", "{:.1f}", lambda: COPIES / GIB),
+    ("02", "02-autocast", "79 % at 512", "{:.0f} %", lambda: 100 * copied(512)),
+    ("02", "02-autocast", "half here", "{}", lambda: "half" if 0.47 < copied(2_048) < 0.53 else copied(2_048)),
+    ("02", "02-autocast", "19 % at 8,192", "{:.0f} %", lambda: 100 * copied(8_192)),
     ("deeper/02", "adapters", "41.9 million", "{:.1f}", lambda: QLORA.adapter.parameters(QLORA.model) / 1e6),
     ("deeper/02", "adapters", "together 0.6 GiB", "{:.1f}", lambda: 4 * ADAPTERS),
     ("deeper/02", "adapters", "keeps 392 MiB", "{:.0f}", lambda: of_a_layer("bf16")),
@@ -165,8 +179,9 @@ NUMBERS = [
     ("03", "33be4df1", "9.7 with 512", "{:.1f}", lambda: budget.train(replace(QLORA, sequence=512)).peak_bytes / GIB),
     ("03", "03-reserved-ask", "28.8 GiB of activations", "{:.1f}", lambda: JOB.parts["activations"] / GIB),
     ("03", "03-reserved-ask", "29.9 of gradients", "{:.1f}", lambda: JOB.parts["parameters"] / GIB),
-    ("03", "03-reserved-why", "has its 1.96 GiB", "{:.2f}", lambda: 4 * 4_096 * 128_256 / GIB),
+    ("03", "03-reserved-why", "has the 1.96 GiB", "{:.2f}", lambda: 4 * 4_096 * 128_256 / GIB),
     ("03", "03-reserved-ask", "tensors of 224 MiB", "{:.0f}", lambda: 4 * 4_096 * 14_336 / 2**20),
+    ("03", "03-reserved-ask", "70 % are the MLP's", "{:.0f} %", lambda: 100 * MLP),
     ("03", "33be4df1", "than 500 tokens", "{:.0f}", lambda: round(exp(LENGTHS.mean), -2)),
     ("03", "33be4df1", "one in 2,600", "{:,.0f}", lambda: round(1 / (1 - LENGTHS.cdf(log(7_292))), -2)),
     ("03", "03-longest-why", "10.5 of those 22.8", "{:.1f}", lambda: 12 * 7_292 * 128_256 / GIB),
