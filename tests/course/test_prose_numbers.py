@@ -187,7 +187,7 @@ NUMBERS = [
     ("03", "03-longest-why", "10.5 of those 22.8", "{:.1f}", lambda: 12 * 7_292 * 128_256 / GIB),
     ("03", "03-do-this", "2 × 49 GiB", "{:.0f}", lambda: 4 * 200 * 512 * 128_256 / GIB),
     ("03", "03-do-this", "fraction(0.292)", "{:.3f}", lambda: ALLOWED / device("h100").capacity_bytes),
-    ("03", "03-do-this", "gets 23.1 of", "{:.1f}", lambda: ALLOWED / GIB),
+    ("03", "03-do-this", "23.1 of an", "{:.1f}", lambda: ALLOWED / GIB),
     ("03", "03-do-this", "H100's 79.2 GiB", "{:.1f}", lambda: device("h100").capacity_bytes / GIB),
 ]  # fmt: skip
 
