@@ -95,7 +95,6 @@ def copied(tokens: int) -> float:
     return COPIES / budget.train(replace(job.SETUP, sequence=tokens)).at("loss").parts["activations"]
 
 
-COPIED = COPIES / JOB.parts["activations"]
 LAYER = job.SETUP.model.layers[0]
 COPIES_OF_A_LAYER = 2 * (LAYER.attention.parameters + LAYER.mlp.parameters)
 CACHE = budget.serve(ServeSetup("llama-3.1-8b", users=1, context=2048)).parts["kv_cache"]
