@@ -2,7 +2,7 @@
 
 Python says of each object which line made it, and no more than that is asked: to know who called that line takes three
 times as long. So whoever makes an object counts, the learner's line or a library's, a text of `base64` as one of `str`.
-Left out are lines that keep a meter's books; and where modules came in meanwhile, what those are made of.
+Left out are lines that keep the books of a meter, or of PyTorch's operators; and where modules came in meanwhile, what those are made of.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+from torch._library.simple_registry import SimpleLibraryRegistry, SimpleOperatorEntry
 
 from ...catalog.errors import WorkbookError
 from ..breakdown import rounded
 from . import meter
 
 _MARK_BYTES = 2**9
-LITTLE_BYTES = 2**17  # of Python's own objects: names, shapes, lists of blocks
+LITTLE_BYTES = 2**16  # of Python's own objects: names, shapes, lists of blocks
 _IMPORTS = "<frozen importlib"
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib"))
 _OF_A_SOURCE = 4  # bytes of memory for a byte of a module's source, at most: measured were 2.8 to 3.6
@@ -141,6 +142,7 @@ _BOOKS = frozenset(
     _lines(
         *(rounded, weakref.finalize.__init__, meter._finalizer),
         *(getattr(meter.Meter, name) for name in ("_see", "_count", "_allocated", "_resized", "_freed", "_add_in_place")),
-        *(meter.FreshMeter._see, meter.FreshMeter._leave_out),
+        *(meter.FreshMeter._see, meter.FreshMeter._leave_out, meter.FreshMeter.__torch_dispatch__),
+        *(SimpleLibraryRegistry.find, SimpleOperatorEntry.__init__),  # PyTorch's, of each operator that a mode saw
     )
 )
