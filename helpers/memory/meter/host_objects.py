@@ -17,6 +17,7 @@ import tracemalloc
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from operator import itemgetter
 from types import ModuleType
 
@@ -54,6 +55,7 @@ class Beside:
         self.little_bytes = little_bytes
 
     def __enter__(self) -> Beside:
+        import_module("torch._dynamo")  # a mode's first operator does, and leaves 8 MB in other libraries' caches
         self._modules, self._read = len(sys.modules), set(linecache.cache)
         self._began = not tracemalloc.is_tracing()
         if self._began:
@@ -128,7 +130,8 @@ def _imported(before: int) -> dict[str, int]:
     """Files of libraries' modules that came in after the first so many, with the bytes of each."""
     if len(sys.modules) <= before:
         return {}
-    files = [vars(one).get("__file__") for one in list(sys.modules.values()) if isinstance(one, ModuleType)]
+    modules = [*sys.modules.values()]
+    files = [vars(one).get("__file__") if isinstance(one, ModuleType) else None for one in modules]
     new = {file for file in files[before:] if isinstance(file, str) and file.endswith(".py")} - {*files[:before]}
     return {file: os.path.getsize(file) for file in new if file.startswith(_LIBRARIES)}
 
