@@ -96,7 +96,7 @@ ANSWERS = [
     ("05", "{:.1f} and 0.4. Absmax", lambda: step(zero_point=False)),
     ("05", "1.0 and {:.1f}. Absmax", lambda: step(zero_point=True)),
     ("07", "two numbers for each weight, {:.0f} MiB", lambda: OPTIMIZERS["adamw"].state_bytes(MATRIX, 4) / MIB),
-    ("07", "one for each column, {:.0f} KiB", lambda: OPTIMIZERS["adafactor"].state_bytes(MATRIX, 4) / 1024),
+    ("07", "and the scales, {:.0f} MiB", lambda: OPTIMIZERS["adamw-8bit"].state_bytes(MATRIX, 4) / MIB),
     (
         "07",
         "{:.2f}, 6 and 4.03 GB",

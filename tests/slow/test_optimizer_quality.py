@@ -1,4 +1,4 @@
-"""What chapter 07 says of optimizers on the small language model, with three seeds. Run with -s to see the tables.
+"""What chapter 07's companion says of optimizers on the small language model, with three seeds. Run with -s for tables.
 
 A model whose weights were rounded to four levels is worse than before, and 25 steps of training mend a part of it. The
 optimizer is the only difference between two runs on the same batches. Each has the best of the rates 1, 2 and 5 times
@@ -71,7 +71,7 @@ def trained(name, seed, lr=None):
 
 def other_seeds():
     """What the chapter's picture says of seeds 2 and 3, by optimizer: the literal in its cell."""
-    notebook = Path(__file__).parents[2] / "notebooks" / "07_optimizers_and_adapters.ipynb"
+    notebook = Path(__file__).parents[2] / "notebooks" / "deeper" / "07_optimizers_and_adapters.ipynb"
     cells = {cell["id"]: "".join(cell["source"]) for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]}
     assignment = ast.parse(cells["quality-picture"]).body[0]
     assert isinstance(assignment, ast.Assign)

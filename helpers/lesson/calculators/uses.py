@@ -46,8 +46,8 @@ WHY = {
     "serve": ("12_the_kv_cache", "2 · What a token costs"),
     "serve in FP8": ("05_quantization", "4 · The formats of chips and files"),
     "serve in 4 bits": ("05_quantization", "1 · What four bits weigh"),
-    "QLoRA": ("07_optimizers_and_adapters", "6 · QLoRA on a card of 24 GB"),
-    "LoRA": ("07_optimizers_and_adapters", "5 · LoRA: one parameter in a hundred"),
+    "QLoRA": ("07_optimizers_and_adapters", "3 · Does the step fit?"),
+    "LoRA": ("07_optimizers_and_adapters", "4 · What do four bits buy?"),
     "train every weight": ("02_where_training_memory_goes", "3 · How many bytes per parameter?"),
 }
 
