@@ -14,6 +14,7 @@ from helpers.course import notebook as nb
 from helpers.lesson import job
 from helpers.memory import activations, budget
 from helpers.memory.fit.room import EXPANDABLE_PERCENT, HOLES_PERCENT
+from tests.course import prose_numbers_06
 from tests.house.tree import ROOT
 from tests.memory.oom.oom_messages import REAL
 
@@ -155,6 +156,7 @@ NUMBERS = [
     ("03", "03-do-this", "fraction(0.292)", "{:.3f}", lambda: ALLOWED / device("h100").capacity_bytes),
     ("03", "03-do-this", "gets 23.1 of", "{:.1f}", lambda: ALLOWED / GIB),
     ("03", "03-do-this", "H100's 79.2 GiB", "{:.1f}", lambda: device("h100").capacity_bytes / GIB),
+    *prose_numbers_06.NUMBERS,
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Which tensors of a few layers are kept at each moment of a step, and which layer runs again: without checkpoints, with.
+"""What a few layers keep at each moment of a step, and which of them runs again: without checkpoints, and with.
 
 recomputed("What runs again, and when", 16 * MIB, 392 * MIB, {"nothing checkpointed": 0, "each layer": 1})
 """
@@ -60,12 +60,12 @@ def kept_bytes(moment: LayerMoment, segment: int, input_bytes: int, layer_bytes:
     [16, 32, 48, 64, 456]
     """
     first = moment.layer - moment.layer % segment if segment else -1  # its input stays until all of it is done
-    inputs = sum(kept == "its input" or layer == first and kept == "all" for layer, kept in enumerate(moment.kept))
+    inputs = sum(kept == "its input" or (layer == first and kept == "all") for layer, kept in enumerate(moment.kept))
     return inputs * input_bytes + moment.kept.count("all") * layer_bytes
 
 
 def recomputed(title: str, input_bytes: int, layer_bytes: int, segments: Mapping[str, int]) -> Card:
-    """One panel for each of `segments`, layers in a checkpoint by the panel's name: a row a layer, a column a moment."""
+    """A panel for each of `segments`, layers in a checkpoint by its name: a row for a layer, a column for a moment."""
     marks: list[Mark] = []
     words, y = [], 58.0
     for name, segment in segments.items():
