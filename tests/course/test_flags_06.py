@@ -48,7 +48,7 @@ def test_accelerate_and_deepspeed_have_the_names():
 
 
 def test_pytorch_still_takes_the_old_engine_with_a_warning():
-    with pytest.warns(UserWarning, match="use_reentrant"):
+    with pytest.warns(UserWarning, match="use_reentrant|None of the inputs"):
         out = torch.utils.checkpoint.checkpoint(torch.nn.Linear(2, 2), torch.ones(1, 2))
     assert not out.requires_grad  # the newer one's would
 
