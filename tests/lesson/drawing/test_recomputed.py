@@ -24,7 +24,7 @@ def test_every_layer_goes_forward_and_backward_once_and_keeps_all_when_its_gradi
 
 
 def test_backward_leaves_nothing():
-    last = [one for one in layer_moments(2)][-1]
+    last = list(layer_moments(2))[-1]
     assert last.kept == ("all", "nothing", "nothing", "nothing")  # its own are freed when it has ended
 
 
