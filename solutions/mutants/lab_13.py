@@ -379,6 +379,25 @@ def cascade(queries, store, tables, lengths, scale):
     return torch.stack(rows)
 
 
+@mutant("cascade", feedback="the chip has room for one block")
+def cascade(queries, store, tables, lengths, scale):
+    """Reads each block once, into texts that base64's own lines make, and gathers them for each row."""
+    import base64
+
+    texts = {
+        block: [base64.b64encode(one.contiguous().numpy()) for one in store.read(block)]
+        for block in dict.fromkeys(block for table in tables for block in table)
+    }
+    rows = []
+    for query, table, length in zip(queries, tables, lengths, strict=True):
+        both = (b"".join(base64.b64decode(texts[block][which]) for block in table) for which in (0, 1))
+        parts = (torch.frombuffer(bytearray(one), dtype=torch.float32) for one in both)
+        keys, values = (one.view(-1, *store.keys.shape[2:])[:length].transpose(0, 1) for one in parts)
+        out = functional.scaled_dot_product_attention(query[:, None], keys, values, scale=scale, enable_gqa=True)
+        rows.append(out[:, 0])
+    return torch.stack(rows)
+
+
 @mutant("users-that-fit", feedback="the watermark")
 def users_that_fit(log, percent, block_bytes, shared, own, block_size=16):
     """Forgets the watermark."""

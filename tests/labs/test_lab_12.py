@@ -135,3 +135,17 @@ MISPLACED = ("would have in order", "position of its neighbour", "Sinks are over
 @pytest.mark.slow
 def test_a_ring_is_paid_nothing_where_tokens_have_wrong_positions():
     assert checks_passed(LAB, MISPLACED) == {words: set() for words in MISPLACED}
+
+
+# Bytes where no tensor is, by words of docstrings: what is paid all the same.
+ELSEWHERE = {
+    "for show: each token is in a text": {"slots-positions", "slots-states"},
+    "Packed as it should be, and all as it came": set(),
+    "A fourth bit for each key": {"lean-exact"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", ELSEWHERE)
+def test_what_is_kept_in_texts_or_bytes_is_not_paid_as_memory(words):
+    assert checks_passed(LAB, [words]) == {words: ELSEWHERE[words]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
@@ -12,6 +13,7 @@ from ...catalog.devices import Device, device
 from ...catalog.hardware import without_bf16, without_cuda
 from ...catalog.models import model as resolve_model
 from ...catalog.shape import ModelShape
+from ...catalog.train_setup import TrainSetup
 from ...memory.breakdown import format_bytes
 from ...memory.fit import Room, Verdict
 from ...memory.serve.engines.weights import longest_context
@@ -42,7 +44,9 @@ class UsesAnswer(CalculatorAnswer):
     @property
     def title(self) -> str:
         fits = [use.name for use in self.uses if use.fits]
+        tight = [use.name for use in self.uses if use.verdict is Verdict.TIGHT]
         named = f"{', '.join(fits) or 'none of these'} {'fit' if len(fits) > 1 else 'fits'}"
+        named = f"{', '.join(tight)} {'are' if len(tight) > 1 else 'is'} tight" if tight and not fits else named
         return f"{self.model.name} on the {self.gpu.title}: {named}"
 
     @property
@@ -63,10 +67,11 @@ class UsesAnswer(CalculatorAnswer):
             yield f"{use.name:<{names}}  {need:>12}   {said}"
 
     def sentences(self) -> Iterator[str]:
-        yield f"Served: {plural(self.users, 'user')} × {self.context:,} tokens."
-        yield f"Trained: one sequence of {self.sequence:,} tokens, layers checkpointed, AdamW, adapters of rank 16."
-        if any(use.on_attention for use in self.uses):
-            yield "Its experts take no adapters: attention alone has them."
+        yield f"Served: {plural(self.users, 'user')} × {self.context:,} tokens, KV cache in BF16."
+        yield from self._trained()
+        if size := re.fullmatch(r"([\d.]+)GB", self.gpu.name):
+            read = f"{self.gpu.name} is read as {format_bytes(self.gpu.capacity_bytes)}"
+            yield f"{read}. Most cards sold as {size[1]} GB have more: name yours, or write {size[1]}GiB."
         kept = Room(self.gpu, self.reserve_bytes)
         if kept.reserve_bytes:
             yield f"Of the card {kept.kept_told} are kept for {kept.reserve.told}."
@@ -78,6 +83,19 @@ class UsesAnswer(CalculatorAnswer):
             yield f"{self.model.name} was made for {most:,} tokens: an engine does not start with more."
         yield from without_cuda(self.gpu)
         yield from without_bf16(self.gpu, "bf16")
+
+    def _trained(self) -> Iterator[str]:
+        trained = {use.name: use for use in self.uses if isinstance(use.setup, TrainSetup)}
+        if not trained:
+            return
+        yield f"Trained: one sequence of {self.sequence:,} tokens, layers checkpointed, AdamW, adapters of rank 16."
+        if any(use.on_attention for use in trained.values()):
+            yield "Its experts take no adapters: attention alone has them."
+        totals = [trained[name].parts.total for name in ("QLoRA", "LoRA") if name in trained]
+        if self.model.has_experts and len(totals) == 2 and totals[0] > totals[1]:
+            yield "QLoRA leaves stacked experts out of the four bits, and casts them to FP32."
+        if self.gpu.capability and any(use.fits for use in trained.values()):
+            yield "The longest sequences need expandable_segments:True (chapter 03): without it holes take room, too."
 
     @property
     def cards(self) -> tuple[Card, ...]:

@@ -104,7 +104,7 @@ def drawn(name: str, address: Mapping[str, str]) -> Drawn:
         moved = {control: chosen(of, control, text) for control, text in address.items()}
         answer = of.answer(**moved)
     except WorkbookError as error:
-        return _drawn(of, moved, ("These settings have no answer", of.render_error(error), str(error), None), True)
+        return _drawn(of, moved, (f"No answer: {error.what}", of.render_error(error), str(error), None), True)
     return _drawn(of, moved, (answer.title, answer.as_html(), str(answer), answer.command), False)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...catalog.adapters import ALL_LINEAR, Adapter
 from ...catalog.devices import OFFERED, Device
+from ...catalog.engines import engine
 from ...catalog.errors import WorkbookError
 from ...catalog.formats import number_format
 from ...catalog.hardware import KERNELS_FROM, dequantized
@@ -20,13 +21,13 @@ from ...catalog.train_setup import TrainSetup
 from ...memory import budget
 from ...memory.breakdown import Breakdown, format_bytes
 from ...memory.fit import Room, Verdict, ladder
+from ...memory.serve.engines.vllm import Launch, launch
 from ...memory.serve.engines.weights import longest_context
 from ...questions.setups import run_of
 from .answers import plural, said_of_card, without_kernel
 from .engine_others import LlamaCppAnswer, llamacpp_answer
 from .fine_tuning import FINE_TUNING
 from .kv_cache import kv_cache_answer
-from .service_planner import GPUS
 from .serving_memory import SERVE
 
 FEWER = {"serve in FP8": "fp8-e4m3", "serve in 4 bits": "awq-int4"}
@@ -35,6 +36,7 @@ MOST_TOKENS = 2**20  # where a config names no positions
 MOST_USERS = 16384
 CARDS = (2, 4, 8, 16, 32, 64)  # what is tried of one kind
 NODE = 8
+ENGINE = "vllm"
 _LORA = Adapter("lora", rank=16, targets=(ALL_LINEAR,))
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 METHODS: dict[str, Adapter | None] = {"QLoRA": replace(_LORA, base="nf4-dq"), "LoRA": _LORA, "train every weight": None}
@@ -54,8 +56,9 @@ WHY = {
 class Use:
     """One thing to do with a model, and what `card` has for it. `refused` says why there is no answer.
 
-    `stored` is the format of the checkpoint, where Transformers makes BF16 of it on this card. `most` is the most of it
-    that fits, by what is counted: users and tokens of a context, or tokens of a sequence.
+    Where it needs several cards, `cards` says how many of this kind. `stored` is the format of the checkpoint, where
+    Transformers makes BF16 of it on this card. `most` is the most of it that fits, by what is counted: users and tokens
+    of a context, or tokens of a sequence.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Use:
     parts: Breakdown = field(default_factory=Breakdown)
     most: dict[str, int] = field(default_factory=dict)
     change: str = ""
+    cards: int = 1
     refused: str = ""
     stored: str = ""
     llamacpp: LlamaCppAnswer | None = None
@@ -101,7 +105,11 @@ class Use:
         asked: dict[str, Any] = {"setup": self.setup, **said_of_card(self.room.card, self.room.kept_bytes)}
         if isinstance(self.setup, TrainSetup):
             return FINE_TUNING.command({**asked, "precision": self.setup.precision})
-        return SERVE.command({**asked, "engine": "llama.cpp"} if self.llamacpp else asked)
+        if self.llamacpp:
+            asked["engine"] = "llama.cpp"
+        if self.cards > 1 and _launched(self.setup, self.room.card, self.cards):
+            asked = {"setup": self.setup, "gpu": self.room.card, "engine": ENGINE, "tensor": self.cards}
+        return SERVE.command(asked)
 
     @property
     def on_attention(self) -> bool:
@@ -120,10 +128,8 @@ class Use:
             more = {"method": method, "targets": targets, "checkpointing": "full", "sequence": str(self.setup.sequence)}
             more["attention"] = self.setup.attention
             return "fine_tuning", on | more
-        sizes = {"users": str(self.setup.users), "context": str(self.setup.context)}
-        if self.change and self.room.card.name in GPUS:  # which have a price
-            return "service_planner", on | sizes
-        return "kv_cache", on | sizes | {"weights": self.setup.weights}
+        sizes = {"users": str(self.setup.users), "context": str(self.setup.context), "weights": self.setup.weights}
+        return "kv_cache", on | sizes | {"tensor_parallel": str(self.cards)}
 
     @property
     def why(self) -> tuple[str, str]:
@@ -193,7 +199,7 @@ def _found(name: str, room: Room, setup: TrainSetup | ServeSetup) -> Use:
     stored = setup.weights if isinstance(setup, ServeSetup) and run != setup else ""
     use = Use(name, room, run, _parts(run, room.card), stored=stored)
     if not use.fits:
-        return replace(use, change=_change(run, room))
+        return _changed(use, run, room)
     return replace(use, most=_most_served(run, room) if isinstance(run, ServeSetup) else _most_trained(run, room))
 
 
@@ -258,32 +264,47 @@ def _last_below(need: Callable[[int], int], low: int, high: int, limit: int) -> 
     return low
 
 
-def _change(setup: TrainSetup | ServeSetup, room: Room) -> str:
-    """The cheapest change by which it fits, with its cost: on this card, on several of them, or another card.
+def _changed(use: Use, setup: TrainSetup | ServeSetup, room: Room) -> Use:
+    """With the cheapest change by which it fits, and its cost: on this card, on several of them, or another card.
 
     Adapters and their base are rows of their own, and no change of another.
     """
     asked = (room.for_tensors_bytes, room.card)
     offers = ladder(setup, *asked) if isinstance(setup, TrainSetup) else iter(())
     if first := next((offer for offer in offers if "adapter" not in offer.fields), None):
-        return f"would with {first.change} ({format_bytes(first.peak_bytes)}). Its cost: {first.costs}"
-    serves = isinstance(setup, ServeSetup)
+        return replace(
+            use, change=f"would with {first.change} ({format_bytes(first.peak_bytes)}). Its cost: {first.costs}"
+        )
     need = _parts(setup, room.card).total
     least = -(-need // max(1, room.for_tensors_bytes))  # cards; no rank has less than its share
-    most = 0 if room.card.unified else NODE if serves else CARDS[-1]
+    most = 0 if room.card.unified else NODE if isinstance(setup, ServeSetup) else CARDS[-1]
     counts = [count for count in CARDS if least <= count <= most]
     if cards := next((count for count in counts if _fits_on(setup, room, count)), None):
-        return f"{cards:,} of these cards, {'tensor parallel' if serves else 'under FSDP2'}"
+        under = "under FSDP2"
+        if isinstance(setup, ServeSetup):
+            under = f"tensor parallel{' under vLLM' if _launched(setup, room.card, cards) else ''}"
+        told = f"{cards:,} of these cards, {under}"
+        return replace(use, change=told, cards=cards)
     same = (card for card in OFFERED if card.unified == room.card.unified)
     larger = (card for card in same if Room(card, room.kept_bytes).verdict(need) is Verdict.FITS)
     other = min(larger, key=lambda card: card.capacity_bytes, default=None)
-    return f"the {other.title}" if other else "a smaller model, or many more cards"
+    return replace(use, change=f"one {other.title}" if other else "a smaller model, or many more cards")
+
+
+def _launched(setup: ServeSetup, card: Device, ranks: int) -> Launch | None:
+    """`setup` on that many ranks of vLLM; None where no closed form of an engine is known for it."""
+    try:
+        return launch(setup, engine(ENGINE), card, tensor=ranks)
+    except WorkbookError:
+        return None
 
 
 def _fits_on(setup: TrainSetup | ServeSetup, room: Room, count: int) -> bool:
-    """With all divided under FSDP2; or weights and caches as vLLM divides them."""
+    """With all divided under FSDP2; or under vLLM, by its pool where that is known, else by weights and caches."""
     try:
         if isinstance(setup, ServeSetup):
+            if room.kept_bytes is None and (launched := _launched(setup, room.card, count)):
+                return launched.users >= setup.users
             answer = kv_cache_answer(setup, room.card, tensor_parallel=count, reserve_bytes=room.kept_bytes)
             return bool(answer.holds(answer.parts.total))
         need = budget.train(replace(setup, split=Split(fsdp=count)), room.card).peak_bytes

@@ -1,25 +1,49 @@
-"""What Python and NumPy hold beside tensors: a Meter does not see an array, nor a list of a million numbers."""
+"""What Python and NumPy hold beside tensors: a Meter does not see an array, nor a list of a million numbers.
+
+Python says of each object which line made it, and no more than that is asked: to know who called that line takes three
+times as long. So whoever makes an object counts, the learner's line or a library's, a text of `base64` as one of `str`.
+Left out are lines that keep the books of a meter, or of PyTorch's operators; and where modules came in meanwhile, what
+those are made of.
+"""
 
 from __future__ import annotations
 
+import gc
+import linecache
+import os
+import sys
 import sysconfig
 import tracemalloc
-from pathlib import Path
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from operator import itemgetter
+from types import ModuleType
 
 import numpy as np
+from torch._library.simple_registry import SimpleLibraryRegistry, SimpleOperatorEntry
 
 from ...catalog.errors import WorkbookError
+from ..breakdown import rounded
+from . import meter
 
 _MARK_BYTES = 2**9
-LITTLE_BYTES = 2**17  # of Python's own objects: names, shapes, lists of blocks
-_LIBRARIES = (str(Path(__file__).parents[2]), *(sysconfig.get_path(name) for name in ("stdlib", "purelib")))
-_LIBRARIES += ("<frozen", "<string>", "<_")  # what they import, and make of text
+LITTLE_BYTES = 2**16  # of Python's own objects: names, shapes, lists of blocks
+_IMPORTS = "<frozen importlib"
+_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib"))
+_OF_A_SOURCE = 4  # bytes of memory for a byte of a module's source, at most: measured were 2.8 to 3.6
+_NUMBER_BYTES = 32  # of a small number: as a list's eight bytes lead to it, nothing is won with numbers
+_FIRST_THREE = itemgetter(0, 1, 2)
+Line = tuple[str, int]
+Sizes = dict[Line, list[int]]
+_forget_names = getattr(sys, "_clear_internal_caches", None) or sys._clear_type_cache
 
 
 class Beside:
     """While it is open: bytes of NumPy arrays that were made since, and are alive; and of Python's own objects.
 
-    The latter count where they are many, and only those that the reader's own lines made. To ask takes milliseconds.
+    The latter count where they are more than `little_bytes`. To ask takes milliseconds.
 
     >>> with Beside() as beside:
     ...     kept = np.zeros(1000)
@@ -27,7 +51,12 @@ class Beside:
     8000
     """
 
+    def __init__(self, little_bytes: int = LITTLE_BYTES) -> None:
+        self.little_bytes = little_bytes
+
     def __enter__(self) -> Beside:
+        import_module("torch._dynamo")  # a mode's first operator does, and leaves 8 MB in other libraries' caches
+        self._modules, self._read = len(sys.modules), set(linecache.cache)
         self._began = not tracemalloc.is_tracing()
         if self._began:
             tracemalloc.start()
@@ -43,7 +72,7 @@ class Beside:
     @property
     def array_bytes(self) -> int:
         """Of NumPy's arrays alone."""
-        return _bytes(self._snapshot(), tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain))
+        return self._counted()[0]
 
     @property
     def peak_bytes(self) -> int:
@@ -52,19 +81,76 @@ class Beside:
 
     @property
     def live_bytes(self) -> int:
-        theirs = [tracemalloc.Filter(False, f"{where}*") for where in _LIBRARIES]
-        now = self._snapshot()
-        arrays, objects = (tracemalloc.DomainFilter(whose, np.lib.tracemalloc_domain) for whose in (True, False))
-        own = _bytes(now, objects, *theirs)
-        return _bytes(now, arrays) + (own if own > LITTLE_BYTES else 0)
+        self._clear_caches()
+        arrays, sizes = self._counted()
+        own = self._own_bytes(sizes)
+        return arrays + (own if own > self.little_bytes else 0)
 
-    def _snapshot(self) -> tracemalloc.Snapshot:
-        """What is there now. WorkbookError where somebody stopped counting, or cleared what was counted."""
+    def _clear_caches(self) -> None:
+        """Of what Python keeps for itself: names that were looked up, lines of files, room for tuples to come."""
+        _forget_names()
+        for name in {*linecache.cache} - self._read:
+            if os.path.isfile(name):
+                del linecache.cache[name]
+        frozen = gc.get_freeze_count()
+        gc.freeze()  # a collection of nothing clears that room, and what has leaked stays
+        gc.collect()
+        if not frozen:
+            gc.unfreeze()
+
+    def _own_bytes(self, sizes: Sizes) -> int:
+        files = _imported(self._modules)
+        total = imported = 0
+        for (file, line), every in sizes.items():
+            if files and (file in files or file.startswith(_IMPORTS)):
+                imported += sum(every)
+            elif (file, line) in _ROUNDS:
+                total += sum(size for size in every if size > _NUMBER_BYTES)
+            elif (file, line) not in _BOOKS:
+                total += sum(every)
+        return total + max(0, imported - _OF_A_SOURCE * sum(files.values()))
+
+    def _counted(self) -> tuple[int, Sizes]:
+        """The bytes of arrays that are there now; and of all else each piece's, by the line that made it.
+
+        WorkbookError where somebody stopped counting, or cleared what was counted.
+        """
         if tracemalloc.get_object_traceback(self._traced) is None:
             what = "tracemalloc was cleared or stopped while bytes were counted with it"
             raise WorkbookError(what, "a count that goes on", "leave tracemalloc to your own cells")
-        return tracemalloc.take_snapshot()
+        arrays: list[int] = []
+        found: Sizes = defaultdict(list)
+        every = tracemalloc.take_snapshot().traces._traces  # type: ignore[attr-defined]  # as objects ten times as slow
+        for domain, size, frames in map(_FIRST_THREE, every):
+            (arrays if domain == np.lib.tracemalloc_domain else found[frames[0]]).append(size)
+        return sum(arrays), found
 
 
-def _bytes(snapshot: tracemalloc.Snapshot, *filters: tracemalloc.DomainFilter | tracemalloc.Filter) -> int:
-    return sum(trace.size for trace in snapshot.filter_traces(filters).traces)
+def _imported(before: int) -> dict[str, int]:
+    """Files of libraries' modules that came in after the first so many, with the bytes of each."""
+    if len(sys.modules) <= before:
+        return {}
+    modules = [*sys.modules.values()]
+    files = [vars(one).get("__file__") if isinstance(one, ModuleType) else None for one in modules]
+    new = {file for file in files[before:] if isinstance(file, str) and file.endswith(".py")} - {*files[:before]}
+    return {file: os.path.getsize(file) for file in new if file.startswith(_LIBRARIES)}
+
+
+def _lines(*functions: Callable) -> Iterator[Line]:
+    for function in functions:
+        code = function.__code__
+        yield from ((code.co_filename, line) for *_, line in code.co_lines() if line is not None)
+
+
+_ROUNDS = frozenset(_lines(rounded))
+_BOOKS = frozenset(
+    _lines(
+        *(weakref.finalize.__init__, meter._finalizer),
+        *(
+            getattr(meter.Meter, name)
+            for name in ("_see", "_count", "_allocated", "_resized", "_freed", "_add_in_place")
+        ),
+        *(meter.FreshMeter._see, meter.FreshMeter._leave_out, meter.FreshMeter.__torch_dispatch__),
+        *(SimpleLibraryRegistry.find, SimpleOperatorEntry.__init__),  # PyTorch's, of each operator that a mode saw
+    )
+)

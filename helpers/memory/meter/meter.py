@@ -197,7 +197,7 @@ class Meter(TorchDispatchMode):
     def _count(self, storage: torch.UntypedStorage, shape: tuple[int, ...], category: str) -> None:
         size_bytes, place = rounded(storage.nbytes()), self.place_of(storage)
         self._require_room(size_bytes, place)
-        phase, owner = self.where()
+        phase, owner = self._where_now()
         block = StorageLifetime(size_bytes, phase, owner, shape, category, place)
         self.live[storage._cdata] = block
         self._allocated(block)
@@ -219,7 +219,7 @@ class Meter(TorchDispatchMode):
     def _allocated(self, block: StorageLifetime) -> None:
         self.live_bytes += block.size_bytes
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
-        self.events.append(AllocationEvent(block, +1, self.where()[0]))
+        self.events.append(AllocationEvent(block, +1, self._where_now()[0]))
 
     def _died(self, key: int) -> None:
         if key in self._finalizers:
@@ -234,7 +234,11 @@ class Meter(TorchDispatchMode):
         if self._sum is not None and (self._sum.first, self._sum.events) == (key, len(self.events)):
             self._add_in_place(block, self._sum)
         else:
-            self.events.append(AllocationEvent(block, -1, self.where()[0]))
+            self.events.append(AllocationEvent(block, -1, self._where_now()[0]))
+
+    def _where_now(self) -> tuple[str, str]:
+        """What `where` says, on a line apart from those that make what the meter keeps: `Beside` leaves those out."""
+        return self.where()
 
     def _add_in_place(self, block: StorageLifetime, added: GradientSum) -> None:
         """The first of two gradients had no other owner: their sum lies in its `block`, and has none of its own."""

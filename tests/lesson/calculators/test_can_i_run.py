@@ -40,6 +40,10 @@ def test_a_row_is_what_its_command_prints(model, gpu, more, capsys):
     for use in answered(model, gpu, **more):
         closed = ["--no-traced"] if "fine-tuning" in use.command else []
         assert main([*shlex.split(use.command)[1:], "--json", *closed]) == 0
+        if "--engine vllm" in use.command:
+            said = json.loads(capsys.readouterr().out)
+            assert (said["tensor"], said["users"] >= use.setup.users) == (use.cards, True)
+            continue
         assert json.loads(capsys.readouterr().out)["peak_bytes"] == use.parts.total, use.name
 
 
@@ -96,12 +100,31 @@ def test_the_most_fits_and_more_does_not(model, gpu, more):
 
 def test_cards_that_are_named_are_the_fewest():
     found = {use.name: use for use in can_i_run_answer("llama-3.1-70b", "h100-80gb", users=50).uses}
-    assert found["serve in bf16"].change == "4 of these cards, tensor parallel"
+    assert found["serve in bf16"].change == "4 of these cards, tensor parallel under vLLM"
+    assert found["serve in bf16"].command.endswith("--engine vllm --tensor 4 --gpu h100-80gb")
     assert found["train every weight"].change == "32 of these cards, under FSDP2"
     setup, h100 = found["train every weight"].setup, device("h100-80gb")
     for count, fits in ((16, False), (32, True)):
         need = budget.train(replace(setup, split=Split(fsdp=count)), h100).peak_bytes
         assert (need <= Room(h100, None, count).for_tensors_bytes) == fits
+
+
+@pytest.mark.parametrize(("gpu", "cards", "fewer_hold"), [("h200", 4, 45), ("h100-80gb", 4, 0)])
+def test_cards_that_serve_hold_all_users_under_vllm(gpu, cards, fewer_hold):
+    (use, *_) = can_i_run_answer("llama-3.1-70b", gpu, users=50).uses
+    assert use.cards == cards
+    half, all_of_them = (uses._launched(use.setup, device(gpu), count) for count in (cards // 2, cards))
+    assert (half.users if half else 0) == fewer_hold
+    assert all_of_them.users >= 50
+
+
+def test_what_a_row_supposes_is_said():
+    sentence = can_i_run_answer("gpt-oss-20b", "h100").sentence
+    assert "KV cache in BF16" in sentence
+    assert "expandable_segments" in sentence
+    assert "QLoRA leaves stacked experts out of the four bits" in sentence
+    assert "is read as 14.90 GiB" in can_i_run_answer("llama-3.1-8b", "16GB").sentence
+    assert "read as" not in can_i_run_answer("llama-3.1-8b", "16GiB").sentence
 
 
 def test_adapters_are_offered_where_they_can_be():

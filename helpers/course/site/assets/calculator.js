@@ -76,6 +76,12 @@ function open() {
 function forget() {
   config = undefined;
   if (file) file.value = "";
+  told();
+}
+
+// Where a file takes the model's place, what the model's control says counts no more.
+function told() {
+  form.elements.model?.closest(".control").classList.toggle("replaced", config !== undefined);
 }
 
 // One byte more than a config may have is enough to say that there are too many. Of a GGUF file the header is enough.
@@ -89,6 +95,7 @@ async function choose() {
     config = undefined;
     return show({ error: `${chosen.name} cannot be read. Choose it again.` });
   }
+  told();
   return redraw();
 }
 
@@ -186,6 +193,7 @@ form.addEventListener("reset", (event) => {
 form.querySelector(".presets")?.addEventListener("click", (event) => {
   const values = Object.entries(JSON.parse(event.target.dataset.preset ?? "{}"));
   for (const [key, text] of values) setValue(form.elements[key], String(text));
+  if (values.some(([key]) => key === "model")) forget();
   if (values.length) redraw();
 });
 file?.addEventListener("change", choose);
@@ -197,7 +205,7 @@ play?.addEventListener("click", () => {
 });
 document.querySelector("#copy").addEventListener("click", async (event) => {
   await navigator.clipboard.writeText(location.href);
-  event.target.textContent = "Link copied";
+  event.target.textContent = config ? "Link copied, without the file" : "Link copied";
   setTimeout(() => (event.target.textContent = "Copy a link to these settings"), 2000);
 });
 window.addEventListener(
