@@ -43,7 +43,14 @@ class Spine:
     names: int = 12
 
 
-SPINES = {"00": Spine(words=1300, first=100), "01": Spine(), "02": Spine(), "03": Spine(names=14), "07": Spine()}
+SPINES = {
+    "00": Spine(words=1300, first=100),
+    "01": Spine(),
+    "02": Spine(),
+    "03": Spine(names=14),
+    "06": Spine(),
+    "07": Spine(),
+}
 
 
 def broken(chapter: str, cells: Sequence[NotebookNode]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from helpers.course import notebook as nb
 from helpers.lesson import job
 from helpers.memory import activations, budget, measure, work
 from helpers.memory.fit.room import EXPANDABLE_PERCENT, HOLES_PERCENT
+from tests.course import prose_numbers_06
 from tests.house.tree import ROOT
 from tests.memory.oom.oom_messages import REAL
 
@@ -224,6 +225,7 @@ NUMBERS = [
     ("03", "03-do-this", "fraction(0.292)", "{:.3f}", lambda: ALLOWED / device("h100").capacity_bytes),
     ("03", "03-do-this", "23.1 of an", "{:.1f}", lambda: ALLOWED / GIB),
     ("03", "03-do-this", "H100's 79.2 GiB", "{:.1f}", lambda: device("h100").capacity_bytes / GIB),
+    *prose_numbers_06.NUMBERS,
     ("07", "07-frozen", "6,979,321,856", "{:,}", lambda: LINEARS),
     ("07", "07-frozen", "1,050,939,392", "{:,}", lambda: 8_030_261_248 - LINEARS),
     ("07", "07-frozen", "4.127 bits", "{:.3f}", lambda: number_format("nf4-dq").bits_per_value),
