@@ -75,6 +75,7 @@ NUMBERS = [
     ("06", "e3344c65", "projections | 241 each", "{:.0f}", lambda: product(MIDDLE)),
     ("06", "e3344c65", "together | 962", "{:.0f}", lambda: LAYER_GFLOP),
     ("06", "best-ask", "keeps 392 MiB", "{:.0f}", lambda: budget.bytes_saved_by(BF16, LAYER) / 2**20),
+    ("02", "do-this-why", "23 % more computing", "{:.0f} %", lambda: more(job.SETUP)),
     ("06", "4921c995", "that 23 %", "{:.0f} %", lambda: more(BF16)),
     ("06", "4921c995", "head is 7 %", "{:.0f} %", head),
     ("06", "06-bill-told", "step of 2.1.", "{:.1f}.", step_of_forwards),
