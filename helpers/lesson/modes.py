@@ -16,6 +16,7 @@ MODES = "torch modes"
 _READS = ("_get_dispatch_stack_at", "_pop_torch_dispatch_stack", "_get_dispatch_mode", "_unset_dispatch_mode")
 _STOPS = ("_DisableTorchDispatch", "_EnableTorchDispatch")
 _STACK, _CONTEXTS = "torch/utils/_python_dispatch.py", "contextlib.py"
+_INFRA = "_disable_infra_mode"  # of a tracer, whose context another function made than enters it; no meter is one
 _LEAVES = (_STACK, "__exit__")  # of a mode that was entered: a meter looks whether it is itself
 
 
@@ -44,11 +45,13 @@ def may_ask(
         file, name = place(frame)
         if (file, name) == _LEAVES:
             return True
-        if file != _CONTEXTS and word not in frame.f_code.co_names:
+        if file != _CONTEXTS and word not in ("", _INFRA, *frame.f_code.co_names):
             return False
         if file not in (_STACK, _CONTEXTS):
             return True
-        word, frame = name if file == _STACK else word, frame.f_back
+        if file == _STACK:
+            word = "" if name.startswith("<") else name  # a comprehension: before Python 3.12 a frame
+        frame = frame.f_back
     return False
 
 
