@@ -94,7 +94,7 @@ NUMBERS = [
     ("06", "06-half-told", "are 106 GiB", "{:.0f}", lambda: peak(replace(BF16, micro_batch=4))),
     ("06", "06-logits", "keeps 18.0 GiB", "{:.1f}", lambda: activations(LORA)),
     ("06", "06-logits", "takes off 17.5", "{:.1f}", lambda: activations(LORA) - activations(LORA, "full")),
-    ("06", "06-logits", "off less than half with up to 64", "{}", of_1b),
+    ("06", "06-logits", "less than half, even with 64", "{}", of_1b),
     ("06", "b4e13334", "392 MiB", "{:.0f}", lambda: budget.bytes_saved_by(BF16, LAYER) / 2**20),
     ("06", "b4e13334", "16 MiB | 23 %; 44 %", "{0[0]:.0f} %; {0[1]:.0f} %", lambda: (more(BF16), more(LORA))),
     ("06", "06-recall", "are 5.0 GiB", "{:.1f}", lambda: 80 * 4_096 * 8_192 * 2 / GIB),
