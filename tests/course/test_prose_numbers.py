@@ -11,12 +11,12 @@ from statistics import NormalDist
 import pytest
 from transformers import GemmaConfig
 
-from helpers.catalog import Adapter, ServeSetup, TrainSetup, device, model, number_format
+from helpers.catalog import Adapter, ServeSetup, TrainSetup, device, model
 from helpers.course import notebook as nb
 from helpers.lesson import job
 from helpers.memory import activations, budget, measure, work
 from helpers.memory.fit.room import EXPANDABLE_PERCENT, HOLES_PERCENT
-from tests.course import prose_numbers_06
+from tests.course import prose_numbers_06, prose_numbers_07
 from tests.house.tree import ROOT
 from tests.memory.oom.oom_messages import REAL
 
@@ -45,33 +45,6 @@ def more_under_autocast(kept_for: str) -> float:
     ]
     autocast, bf16 = (sum(size for name, size in row.items() if kept_for in name) for row in rows)
     return (autocast - bf16) / 2**20
-
-
-def qlora_gib(checkpointing: str = "full", loss: str = "full", **adapter) -> float:
-    how = {"checkpointing": checkpointing, "loss": loss}
-    return budget.train(replace(QLORA, adapter=replace(QLORA.adapter, **adapter), **how)).peak_bytes / GIB
-
-
-def lora_gib() -> float:
-    return gib(checkpointing="full", precision="bf16", adapter=LORA)
-
-
-def more_with_lora(tokens: int, **adapter) -> float:
-    """GiB that LoRA of the BF16 job needs more than training all of it, with nothing checkpointed."""
-    how = {"precision": "bf16", "sequence": tokens}
-    return gib(**how, adapter=replace(LORA, **adapter)) - gib(**how)
-
-
-def not_cached() -> float:
-    """GiB at the highest moment of the step in backward behind the forward pass, whose end drops autocast's copies."""
-    return max(one.total for one in budget.train(replace(job.SETUP, **SHORT)).moments[1:]) / GIB
-
-
-def too_low(tokens: int) -> float:
-    """How far the count by hand is below the peak of QLoRA on so many tokens."""
-    exact = budget.train(replace(QLORA, sequence=tokens)).peak_bytes
-    fixed = QLORA_PARAMETERS + 2 * 4 * 41_943_040 + 2 * 128_256 * 4_096
-    return 1 - (fixed + tokens * (12 * 128_256 + 32 * 4_096 * 4)) / exact
 
 
 def bytes_of_a_token(precision: str) -> tuple[int, int]:
@@ -136,20 +109,6 @@ LENGTHS = NormalDist(6.2, 0.8)  # of the logarithm of a sequence's length, as ch
 GEMM, SOFTMAX = work.matmul(8_192, 4_096, 4_096, "bf16"), work.softmax(8_192, 4_096, "bf16")
 ROOF = work.Roof.of("rtx-4090", "bf16")
 ALLOWED = job.CARD.capacity_bytes - 2**29  # what the job's card leaves to PyTorch beside a context
-QLORA_PARAMETERS, WORDS_FP32 = budget.train(QLORA).parts["parameters"], 2 * 4 * 128_256 * 4_096 / GIB
-LINEARS = len(job.SETUP.model.layers) * COPIES_OF_A_LAYER // 2
-LORA = Adapter(targets="all-linear")
-EIGHT_BITS = budget.train(replace(job.SETUP, checkpointing="full", optimizer="adamw-8bit"))
-INTO_LOSS = EIGHT_BITS.parts["parameters"] + EIGHT_BITS.parts["optimizer"]
-NOT_PREPARED = budget.train(replace(QLORA, checkpointing="none", adapter=replace(QLORA.adapter, prepared=False)))
-SHORT = {"checkpointing": "full", "optimizer": "adamw-8bit", "in_backward": True}
-IN_BF16 = budget.train(replace(job.SETUP, precision="bf16", **SHORT))
-ADDED_MIB = (more_with_lora(16_384) - more_with_lora(8_192)) / 8
-
-
-def trainers_words() -> float:
-    """What `Trainer` adds to 8-bit states, by leaving the embedding's in 32 bits."""
-    return gib(checkpointing="full", optimizer="adamw-8bit-trainer") - EIGHT_BITS.peak_bytes / GIB
 
 
 NUMBERS = [
@@ -233,50 +192,7 @@ NUMBERS = [
     ("03", "03-do-this", "23.1 of an", "{:.1f}", lambda: ALLOWED / GIB),
     ("03", "03-do-this", "H100's 79.2 GiB", "{:.1f}", lambda: device("h100").capacity_bytes / GIB),
     *prose_numbers_06.NUMBERS,
-    ("07", "07-frozen", "6,979,321,856", "{:,}", lambda: LINEARS),
-    ("07", "07-frozen", "1,050,939,392", "{:,}", lambda: 8_030_261_248 - LINEARS),
-    ("07", "07-frozen", "4.127 bits", "{:.3f}", lambda: number_format("nf4-dq").bits_per_value),
-    ("07", "07-frozen", "41,943,040", "{:,}", lambda: QLORA.adapter.parameters(QLORA.model)),
-    ("07", "07-weights-told", "Right: 3.4 of", "{:.1f}", lambda: QLORA_PARAMETERS / GIB - WORDS_FP32 - ADAPTERS),
-    ("07", "07-weights-told", "3.9 of embedding", "{:.1f}", lambda: WORDS_FP32),
-    ("07", "s5-why", "same 56 MiB", "{:.0f}", lambda: 2 * 2_048 * (14_336 + 8) / 2**20),
-    ("07", "s5-why", "kept 392 MiB", "{:.0f}", lambda: of_a_layer("bf16")),
-    ("07", "s5-why", "keeps 577 MiB", "{:.0f}", lambda: of_a_layer("bf16", LORA)),
-    ("07", "s6", "kept 579 MiB", "{:.0f}", lambda: of_a_layer("autocast-bf16", QLORA.adapter)),
-    ("07", "s6", "needed 29.8 GiB", "{:.1f}", lambda: qlora_gib(checkpointing="none")),
-    ("07", "s6", "in 4 bits, 5.3 GiB", "{:.1f}", lambda: NOT_PREPARED.parts["parameters"] / GIB - ADAPTERS),
-    ("07", "s6", "makes 7.3 of them", "{:.1f}", lambda: QLORA_PARAMETERS / GIB - ADAPTERS),
-    ("07", "s6", "keeps 363 MiB", "{:.0f}", lambda: of_a_layer("autocast-bf16", replace(QLORA.adapter, prepared=False))),
-    ("07", "s6", "takes 20.1 GiB", "{:.1f}", lambda: NOT_PREPARED.peak_bytes / GIB),
-    ("07", "s6", "the weights, 7.4 GiB", "{:.1f}", lambda: QLORA_PARAMETERS / GIB),
-    ("07", "s6", "averages, 0.3,", "{:.1f}", lambda: 2 * ADAPTERS),
-    ("07", "s6", "the logits, 2.9.", "{:.1f}", lambda: 12 * 2_048 * 128_256 / GIB),
-    ("07", "s6", "the head takes 1.0.", "{:.1f}", lambda: WORDS_FP32 / 4),
-    ("07", "07-typed-text", "10 GiB to spare", "{:.0f}", lambda: ALLOWED / GIB - QLORA_GIB),
-    ("07", "07-lora-why", "another 6.2 GiB", "{:.1f}", lambda: lora_gib() - QLORA_GIB),
-    ("07", "07-8bit", "59.8 of 119.7", "{:.1f}", lambda: JOB.parts["optimizer"] / GIB),
-    ("07", "states-told", "averages now 15.2", "{:.1f}", lambda: EIGHT_BITS.parts["optimizer"] / GIB),
-    ("07", "07-in-backward-ask", "are 17.5 GiB", "{:.1f}", lambda: loss_peak(**SHORT) - INTO_LOSS / GIB),
-    ("07", "07-bf16-ask", "moment, 50.1 GiB", "{:.1f}", not_cached),
-    ("07", "07-bf16-ask", "are 0.6 GiB", "{:.1f}", lambda: IN_BF16.parts["activations"] / GIB),
-    ("07", "07-ladder-why", "0.5 % as many", "{:.1f}", lambda: 100 * 41_943_040 / 8_030_261_248),
-    ("07", "07-do-table", "119.7 → 13.0", "{:.1f}", lambda: qlora_gib(base="nf4")),
-    ("07", "07-do-table", "13.0 → 12.7", "→ {:.1f}", lambda: QLORA_GIB),
-    ("07", "07-do-table", "12.7 → 9.3", "→ {:.1f}", lambda: qlora_gib(prepared=False)),
-    ("07", "07-do-table", "9.3 → 9.0", "→ {:.1f}", lambda: qlora_gib(prepared=False, adapter_dtype="bf16")),
-    ("07", "07-do-table", "12.7 → 9.9", "→ {:.1f}", lambda: qlora_gib(loss="liger")),
-    ("07", "07-do-table", "29.8 → 12.7", "{:.1f} →", lambda: qlora_gib(checkpointing="none")),
-    ("07", "07-do-table", "12.7 → 12.3", "→ {:.1f}", lambda: qlora_gib(targets=("q_proj", "v_proj"))),
-    ("07", "07-do-table", "12.7 → 14.1", "→ {:.1f}", lambda: qlora_gib(rank=64)),
-    ("07", "07-do-table", "119.7 → 18.9", "{:.1f}", lora_gib),
-    ("07", "07-do-table", "119.7 → 78.0", "{:.1f}", lambda: gib(checkpointing="full", optimizer="adamw-8bit-trainer")),
-    ("07", "07-do-table", "2.9 GiB more", "{:.1f}", trainers_words),
-    ("07", "07-do-table", "75.1 → 62.6", "{0[0]:.1f} → {0[1]:.1f}", lambda: (EIGHT_BITS.peak_bytes / GIB, gib(**SHORT))),
-    ("07", "07-longest-why", "is 0.5 % low", "{:.1f}", lambda: 100 * too_low(7_089)),
-    ("07", "not-help", "29.4 GiB less", "{:.1f}", lambda: -more_with_lora(2**14) + 2**14 * ADDED_MIB / 1024),
-    ("07", "not-help", "add 2.86 MiB", "{:.2f}", lambda: ADDED_MIB),
-    ("07", "not-help-rest", "by 63 GiB", "{:.0f}", lambda: -more_with_lora(65_536, adapter_dtype="bf16")),
-    ("07", "tokens-told", "are 30,106 MiB", "{:,.0f}", lambda: 29.4 * 1024),
+    *prose_numbers_07.NUMBERS,
 ]  # fmt: skip
 
 

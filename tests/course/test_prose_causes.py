@@ -1,0 +1,135 @@
+"""The causes and the traps that chapters 06 and 07 name, each beside its control."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from functools import partial
+
+import pytest
+import torch
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, TrainingArguments
+
+from helpers.memory import measure
+from helpers.techniques import checkpointing as ck
+
+MIB, aten = 2**20, torch.ops.aten
+SMALL = {
+    "hidden_size": 192,
+    "intermediate_size": 512,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 6,
+    "vocab_size": 256,
+    "use_cache": False,
+}
+
+
+def keeping(dear, context, operator, *args, **kwargs):
+    return CheckpointPolicy.MUST_SAVE if operator in dear else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def selective(*products):
+    dear = {*products, *ck.patched.ATTENTIONS}
+    return {"use_reentrant": False, "context_fn": partial(create_selective_checkpoint_contexts, partial(keeping, dear))}
+
+
+def enable(net, how):
+    """Newer versions of Transformers call it `activation_…`, older ones `gradient_…`."""
+    verb = next(name for name in ("activation", "gradient") if hasattr(net, f"{name}_checkpointing_enable"))
+    getattr(net, f"{verb}_checkpointing_enable")(how)
+
+
+def step_of(net, tokens: int):
+    ids = torch.zeros(1, tokens, dtype=torch.long)
+    return lambda: net(input_ids=ids, labels=ids).loss.backward()
+
+
+class Casts(TorchDispatchMode):
+    """Counts the weights that are cast to BF16."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.shapes, self.count = {weight.shape for weight in net.parameters() if weight.dim() == 2}, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        to = (kwargs or {}).get("dtype")
+        self.count += func is aten._to_copy.default and to is torch.bfloat16 and args[0].shape in self.shapes
+        return func(*args, **(kwargs or {}))
+
+
+def autocast_forward(cached: bool):
+    """What is alive as a checkpointed forward pass ends, within autocast, and how many weights a step casts."""
+    net = AutoModelForCausalLM.from_config(LlamaConfig(**{**SMALL, "num_hidden_layers": 8})).train()
+    enable(net, {"use_reentrant": False})
+    ids = torch.zeros(1, 7, dtype=torch.long)
+
+    def step():
+        with torch.autocast("cpu", torch.bfloat16, cache_enabled=cached):
+            loss = net(input_ids=ids, labels=ids).loss
+        loss.backward()
+
+    forward = measure.step(step, net, warmup=0).at("forward").total
+    with Casts(net) as casts:
+        step()
+    return forward, casts.count, sum(weight.nbytes for weight in net.model.layers.parameters()) / 2
+
+
+def test_autocast_keeps_its_copies_in_a_cache_and_casts_no_more_without_it():
+    (kept, casts, copies), (dropped, without, _) = autocast_forward(True), autocast_forward(False)
+    assert casts == without > 0
+    assert kept - dropped > 0.8 * copies
+
+
+def test_a_product_with_a_bias_is_another_operator():
+    net = AutoModelForCausalLM.from_config(Qwen2Config(**SMALL)).train()
+    step = step_of(net, 256)
+    plain, ratios = ck.flops_of(step), []
+    for products in ((aten.mm.default,), (aten.mm.default, aten.addmm.default)):
+        enable(net, selective(*products))
+        ratios.append(ck.flops_of(step) / plain)
+    assert ratios[0] > 1.03
+    assert ratios[1] == 1
+
+
+@pytest.mark.parametrize(("kernel", "mib"), [(SDPBackend.FLASH_ATTENTION, 19), (SDPBackend.MATH, 43)])
+def test_whether_sdpa_keeps_its_matrices_is_the_kernels_to_say(kernel, mib):
+    net = AutoModelForCausalLM.from_config(LlamaConfig(**SMALL), attn_implementation="sdpa")
+    with sdpa_kernel(kernel):
+        assert round(measure.step(step_of(net, 1024), net, warmup=0).saved_bytes / MIB) == mib
+
+
+def test_a_context_fn_is_no_json(tmp_path):
+    how = selective(aten.mm.default)
+    arguments = TrainingArguments(str(tmp_path), use_cpu=True, report_to="none", gradient_checkpointing_kwargs=how)
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        arguments.to_json_string()
+
+
+def test_accelerate_under_fsdp2_does_not_restore_the_random_state():
+    source = inspect.getsource(importlib.import_module("accelerate.utils.fsdp_utils"))
+    assert "checkpoint_wrapper(layer, preserve_rng_state=False)" in source
+    block = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.2), torch.nn.Linear(64, 64))
+    x = torch.randn(8, 64)
+
+    def gradient(run):
+        torch.manual_seed(7)
+        block.zero_grad()
+        run(x).square().mean().backward()
+        return block[0].weight.grad.clone()
+
+    exact = gradient(block)
+    assert torch.equal(gradient(checkpoint_wrapper(block, preserve_rng_state=True)), exact)
+    assert not torch.equal(gradient(checkpoint_wrapper(block, preserve_rng_state=False)), exact)
+
+
+def test_peft_prepares_checkpointing_for_a_quantized_base_alone():
+    peft = pytest.importorskip("peft")
+    net = AutoModelForCausalLM.from_config(LlamaConfig(**SMALL), dtype=torch.bfloat16)
+    net = peft.prepare_model_for_kbit_training(net)
+    assert not net.is_gradient_checkpointing
+    assert net.dtype == torch.float32
