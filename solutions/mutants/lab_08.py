@@ -762,7 +762,7 @@ class SpillOldest(SpillOldest):
         packed = super().pack(tensor)
         if isinstance(packed, torch.Tensor):
             return packed
-        file = tempfile.TemporaryFile()  # noqa: SIM115  # the graph closes it
+        file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # the graph closes it
         file.write(tensor.detach().numpy().tobytes())
         return *packed, file
 

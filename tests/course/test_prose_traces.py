@@ -65,11 +65,6 @@ def grown_by_cat(settings: str) -> float:
     return replay(events, settings).peak_reserved_bytes / MIB
 
 
-def flushes() -> int:
-    """How often the job on a card of 125 GiB has its cache emptied."""
-    return sum(outcome.returned_bytes > 0 for outcome in traced().replayed(capacity_bytes=125 * GIB).outcomes)
-
-
 def bytes_of_logits(cast: bool) -> float:
     """Bytes for each token and word at the peak of a BF16 loss and its backward pass."""
     tokens, words = 1024, 8192
@@ -95,7 +90,6 @@ NUMBERS = [
     ("deeper/03", "03d-pieces", "3.9 in segments of 1,002", "{:.1f}", lambda: reserved_in_forward(1_002, 1_002)),
     ("03", "03-do-this", "reserves 1,192 MiB", "{:,.0f}", lambda: grown_by_cat("roundup_power2_divisions:4")),
     ("03", "03-do-this", "not 3,028", "{:,.0f}", lambda: grown_by_cat("")),
-    ("03", "03-do-this", "cache goes, twice", {2: "twice"}, flushes),
     ("03", "03-do-this", "18 GiB go back", "{:.0f}", emptied),
 ]  # fmt: skip
 
