@@ -239,6 +239,27 @@ def test_the_header_of_a_gguf_file_is_read_in_the_page(page: Any, address: str, 
     command = page.evaluate("document.querySelector('table.uses code').textContent")
     assert "--model ./model-Q4_K_M.gguf" in command
     assert "--engine llama.cpp" in command
+    assert page.query_selector(".control.replaced #set-model")  # the model's name counts no more
+    page.evaluate("navigator.clipboard.writeText = async () => {}")
+    page.click("#copy")
+    assert page.inner_text("#copy") == "Link copied, without the file"
+    page.click("[data-preset*='h100']")
+    until(page, "document.querySelector('#status').textContent.startsWith('llama-3.1-70b')")
+    assert page.evaluate("document.querySelector('#set-config').files.length") == 0
+    assert page.query_selector(".control.replaced") is None
+
+
+def test_a_phone_sees_the_verdict_beside_the_controls(page: Any, address: str) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{address}index.html")
+    until(page, f"{DRAWN} > 0")
+    for gpu, told in (("16GB", "fit"), ("asdf", "No answer: unknown device 'asdf'")):
+        page.fill("#set-gpu", gpu)
+        page.keyboard.press("Tab")
+        until(page, f"document.querySelector('#status').textContent.includes({json.dumps(told)})")
+        box, shown = page.locator("#status").bounding_box(), page.evaluate("innerHeight")
+        assert 0 < box["y"] < shown - box["height"] + 1, "it is on the screen, although the answer is below it"
+        assert page.locator("#answer").bounding_box()["y"] > shown
 
 
 def test_the_front_page_answers_for_any_model_and_leads_on(page: Any, address: str) -> None:

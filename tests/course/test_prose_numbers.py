@@ -16,7 +16,7 @@ from helpers.course import notebook as nb
 from helpers.lesson import job
 from helpers.memory import activations, budget, measure, work
 from helpers.memory.fit.room import EXPANDABLE_PERCENT, HOLES_PERCENT
-from tests.course import prose_numbers_06, prose_numbers_07
+from tests.course import prose, prose_numbers_06, prose_numbers_07
 from tests.house.tree import ROOT
 from tests.memory.oom.oom_messages import REAL
 
@@ -200,10 +200,7 @@ NUMBERS = [
     ("chapter", "cell", "said", "form", "compute"), NUMBERS, ids=[f"{row[0]}-{row[2]}" for row in NUMBERS]
 )
 def test_a_number_in_the_prose_is_the_one_that_helpers_compute(chapter, cell, said, form, compute):
-    (path,) = (ROOT / "notebooks").glob(f"{chapter}_*.ipynb")
-    (source,) = [one.source for one in nb.read(path).cells if one.id == cell]
-    assert said in source
-    assert form.format(compute()) in said
+    prose.require(chapter, cell, said, form, compute())
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,12 @@ import pytest
 import torch
 from torch.nn import functional
 
-from helpers.course import notebook as nb
 from helpers.lesson import job
 from helpers.memory import trace
 from helpers.memory.allocator import MIB, alloc, empty_cache, free, replay
 from helpers.memory.meter import Meter
 from helpers.memory.trace import Trace
-from tests.house.tree import ROOT
+from tests.course import prose
 
 GIB = 2**30
 pytestmark = pytest.mark.slow  # two steps of the job are traced once
@@ -98,8 +97,4 @@ NUMBERS = [
     ("chapter", "cell", "said", "form", "compute"), NUMBERS, ids=[f"{row[0]}-{row[2]}" for row in NUMBERS]
 )
 def test_a_number_in_the_prose_is_the_one_that_a_trace_gives(chapter, cell, said, form, compute):
-    (path,) = (ROOT / "notebooks").glob(f"{chapter}_*.ipynb")
-    (source,) = [one.source for one in nb.read(path).cells if one.id == cell]
-    assert said in source
-    found = compute()
-    assert (form.get(found, f"{found}?") if isinstance(form, dict) else form.format(found)) in said
+    prose.require(chapter, cell, said, form, compute())

@@ -25,6 +25,7 @@ from helpers.course.site.markdown import page_of, rendered
 from helpers.course.site.pages import Page, lies_at
 from helpers.course.site.runtime import EPOCH, sources
 from helpers.course.site.search import search_index
+from helpers.lesson.calculators.from_address import OFFERED
 from tests.house.tree import ROOT
 
 FETCHING = {"img": "src", "script": "src", "link": "href", "source": "src", "iframe": "src", "video": "src"}
@@ -130,6 +131,7 @@ def test_the_search_index_leads_to_anchors(found: list[BookPage], pages: dict[st
         assert path in pages, entry["address"]
         assert not anchor or anchor in ids[path], entry["address"]
     assert any("fragmentation" in entry["text"] for entry in entries)
+    assert {f"calculators/{name}.html" for name in OFFERED} <= {entry["address"] for entry in entries}
 
 
 def test_formulas_are_for_mathjax_and_dollars_in_code_are_not() -> None:

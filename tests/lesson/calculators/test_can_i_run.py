@@ -12,7 +12,7 @@ from helpers.catalog.setup_fields import flag_of
 from helpers.cli import main
 from helpers.course import notebook as nb
 from helpers.lesson.calculators import can_i_run, can_i_run_answer, uses
-from helpers.lesson.calculators.from_address import OFFERED, drawn
+from helpers.lesson.calculators.from_address import OFFERED, drawn, drawn_as_json
 from helpers.memory import budget
 from helpers.memory.fit import Room
 from tests.catalog.gguf_files import gguf, llama, llama_tensors
@@ -146,6 +146,37 @@ def test_a_gguf_file_is_served_by_llama_cpp_alone(tmp_path):
     assert (use.name, use.fits) == ("serve with llama.cpp", True)
     assert use.most["context"] == 8192  # which its positions end
     assert "--engine llama.cpp" in use.command
+
+
+def test_what_is_tight_is_not_said_to_be_nothing():
+    """Of 23.6 GiB 16 are kept, then 17: what needs 7.25 fits, and then nothing does, but all have the bytes."""
+    answer = can_i_run_answer("llama-3.1-8b", "rtx-4090", reserve_bytes=16 * 2**30)
+    assert answer.title.endswith("serve in 4 bits fits")
+    tight = can_i_run_answer("llama-3.1-8b", "rtx-4090", reserve_bytes=17 * 2**30)
+    assert tight.title.endswith("serve in bf16, serve in FP8, serve in 4 bits, QLoRA, LoRA are tight")
+
+
+def test_a_file_keeps_the_name_that_its_reader_gave_it_where_that_can_be_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    class Sent:
+        """What a page sends, as Pyodide has it."""
+
+        def to_bytes(self):
+            return gguf(llama(), llama_tensors())
+
+    for called, kept in (
+        ("mine-Q4_K_M.gguf", "mine-Q4_K_M.gguf"),
+        ("<b>.gguf", "model.gguf"),
+        ("../x.gguf", "model.gguf"),
+    ):
+        found = json.loads(drawn_as_json("can_i_run", "{}", Sent(), called))
+        assert f"can-i-run ./{kept} " in found["command"]
+        assert str(tmp_path) not in json.dumps(found)
+
+
+def test_an_error_is_told_in_a_page_s_title():
+    assert drawn("can_i_run", {"gpu": "asdf"}).title == "No answer: unknown device 'asdf'"
 
 
 def test_what_has_no_answer_says_why():
