@@ -45,6 +45,15 @@ def test_a_package_that_is_not_installed_is_named(monkeypatch, capsys):
     assert "nbformat is not installed" in capsys.readouterr().err
 
 
+def test_a_package_that_no_extra_brings_is_named(monkeypatch, capsys):
+    def absent(*words):
+        raise ModuleNotFoundError("No module named 'elsewhere'", name="elsewhere")
+
+    monkeypatch.setattr("helpers.cli._parser", absent)
+    assert main(["cards"]) == 2
+    assert "expected: the package elsewhere" in capsys.readouterr().err
+
+
 def test_a_missing_module_of_ours_is_a_bug_and_no_advice(monkeypatch):
     monkeypatch.setitem(sys.modules, "helpers.course.release", None)
     with pytest.raises(ModuleNotFoundError, match=r"helpers\.course\.release"):

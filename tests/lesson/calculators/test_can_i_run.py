@@ -66,8 +66,9 @@ def test_a_row_leads_to_the_section_that_explains_it(name):
 
 
 def test_every_row_has_a_section_of_its_own():
-    named = {use.name for use in can_i_run_answer("llama-3.1-8b", "h100").uses}
-    assert named - set(uses.WHY) == {"serve in bf16"}
+    why = {use.name: use.why for use in can_i_run_answer("llama-3.1-8b", "h100").uses}
+    assert why.pop("serve in bf16") == uses.WHY["serve"]
+    assert why == {name: uses.WHY[name] for name in uses.WHY if name != "serve"}
 
 
 def test_a_format_without_a_kernel_is_no_saving():
@@ -113,6 +114,7 @@ def test_cards_that_are_named_are_the_fewest():
 def test_cards_that_serve_hold_all_users_under_vllm(gpu, cards, fewer_hold):
     (use, *_) = can_i_run_answer("llama-3.1-70b", gpu, users=50).uses
     assert use.cards == cards
+    assert use.page[1]["tensor_parallel"] == str(cards)
     half, all_of_them = (uses._launched(use.setup, device(gpu), count) for count in (cards // 2, cards))
     assert (half.users if half else 0) == fewer_hold
     assert all_of_them.users >= 50
@@ -122,6 +124,7 @@ def test_what_a_row_supposes_is_said():
     sentence = can_i_run_answer("gpt-oss-20b", "h100").sentence
     assert "KV cache in BF16" in sentence
     assert "expandable_segments" in sentence
+    assert "expandable_segments" not in can_i_run_answer("gpt2", "m3-max-64gb").sentence  # no CUDA, no such setting
     assert "QLoRA leaves stacked experts out of the four bits" in sentence
     assert "is read as 14.90 GiB" in can_i_run_answer("llama-3.1-8b", "16GB").sentence
     assert "read as" not in can_i_run_answer("llama-3.1-8b", "16GiB").sentence
