@@ -1,4 +1,4 @@
-"""The causes and the traps that chapters 06 and 07 name, each beside its control."""
+"""The causes and the traps that chapters 06 and 07 and their companions name, each beside its control."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, TrainingArguments
 
 from helpers.memory import measure
+from helpers.small_lm import language, load
 from helpers.techniques import checkpointing as ck
 
 MIB, aten = 2**20, torch.ops.aten
@@ -133,3 +134,22 @@ def test_peft_prepares_checkpointing_for_a_quantized_base_alone():
     net = peft.prepare_model_for_kbit_training(net)
     assert not net.is_gradient_checkpointing
     assert net.dtype == torch.float32
+
+
+def test_some_inputs_of_down_proj_are_far_larger_than_their_neighbours():
+    """So second moments of neighbouring columns differ, and 8 bits lose the small ones; those of q_proj are alike."""
+    spread, net = {}, load().model
+    for number in (1, 2, 4):
+        layer = net.model.layers[number - 1]
+        for name, part in (("q_proj", layer.self_attn.q_proj), ("down_proj", layer.mlp.down_proj)):
+            part.register_forward_hook(partial(note_spread, spread, (name, number)))
+    with torch.no_grad():
+        net(input_ids=torch.tensor(language.training_documents(1, 256, seed=1)[0].ids)[None])
+    assert all(4 < spread["q_proj", number] < 12 for number in (1, 2, 4))
+    assert all(spread["down_proj", number] > 1000 for number in (1, 2, 4))
+
+
+def note_spread(spread, key, module, inputs, output):
+    """The largest mean square of an input over the median one."""
+    mean_square = inputs[0].flatten(0, 1).square().mean(0)
+    spread[key] = (mean_square.max() / mean_square.median()).item()
