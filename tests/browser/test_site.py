@@ -13,11 +13,13 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from PIL import Image
 
 from helpers.catalog.errors import WorkbookError
 from helpers.cli import main
@@ -223,7 +225,7 @@ def test_a_config_is_chosen_from_a_file_and_stays_in_the_page(
     assert "#" not in page.url
     page.set_input_files("#set-config", bad)
     until(page, "!!document.querySelector('#answer pre.error')")
-    assert "holds a JSON list" in page.inner_text("#answer pre.error")
+    assert "the chosen file is no model" in page.inner_text("#answer pre.error")
     page.select_option("#set-model", "gpt2")  # the menu takes over again
     until(page, "document.querySelector('#answer').dataset.text.startsWith('gpt2')")
     assert page.evaluate("document.querySelector('#set-config').files.length") == 0
@@ -418,6 +420,16 @@ def test_every_page_can_be_used_by_everybody(
                 until(page, f"{DRAWN} > 0")
                 found += [f"{name}, drawn: {one}" for one in faults_of(page, axe)]
     assert found == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_pictures_are_drawn_for_the_theme(browser: Any, address: str, theme: str) -> None:
+    """A chapter's pictures are stored light; their mean lightness is that of the page around them."""
+    with opened(browser, "desktop", theme) as page:
+        page.goto(f"{address}book/00_start_here.html")
+        shot = page.locator(".out img").first.screenshot()
+    mean = Image.open(BytesIO(shot)).convert("L").resize((1, 1)).getpixel((0, 0))
+    assert (mean > 160) == (theme == "light"), mean
 
 
 @contextlib.contextmanager

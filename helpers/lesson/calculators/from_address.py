@@ -158,6 +158,9 @@ def kept(config: Any, file: Path = FILE) -> str:
     if len(config.encode()) > MOST_BYTES:
         what, expected = f"a file of more than {MOST_BYTES // 2**10:,} KiB", "a config.json, which has a few KiB"
         raise WorkbookError(what, expected, "choose the config.json beside the weights")
+    if not config.lstrip("\ufeff \t\r\n").startswith("{"):
+        what, expected = "the chosen file is no model", "a config.json, which begins with {, or a file named *.gguf"
+        raise WorkbookError(what, expected, "choose one of these: they lie beside a model's weights on the hub")
     CHOSEN.write_text(config, encoding="utf-8")
     return str(CHOSEN.absolute())
 

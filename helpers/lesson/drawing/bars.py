@@ -96,7 +96,7 @@ def _clear_of(lines: Sequence[float], x: float, width: float) -> float:
 
 def _blocks(parts: Parts, px: float, left: float, top: float, height: float) -> Iterator[Mark]:
     for part, x, width in _placed(parts, px, left):
-        tooltip = f"{label(part)}: {format_bytes(parts[part])}"
+        tooltip = f"{label(part, parts)}: {format_bytes(parts[part])}"
         yield Box(x, top, width, height, colour_of(part), edge="none", kind="part", part=part, tooltip=tooltip)
 
 
@@ -151,7 +151,7 @@ def _entries(rows: Sequence[Parts], sized: Parts) -> Iterator[tuple[Box, str]]:
     seen = {part for parts in rows for part, size in parts.items() if size >= thin}
     for part in sorted(seen, key=part_order):
         size = f" {format_bytes(sized.get(part, 0))}" if sized else ""
-        yield Box(0, 0, 0, 0, colour_of(part), edge="none"), f"{label(part)}{size}"
+        yield Box(0, 0, 0, 0, colour_of(part), edge="none"), f"{label(part, seen)}{size}"
 
 
 def part_order(part: str) -> int:

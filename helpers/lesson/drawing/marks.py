@@ -6,7 +6,7 @@ Okabe and Ito's, told apart with every common colour blindness; a part has the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import reduce
 from itertools import repeat
@@ -41,9 +41,9 @@ Anchor = Literal["start", "middle", "end"]
 Pattern = Literal["", "stripes", "dots", "bars", "crossed"]
 
 
-def label(part: str) -> str:
-    """A part's name as people write it."""
-    return LABELS.get(part, part)
+def label(part: str, among: Collection[str] = ()) -> str:
+    """A part's name as people write it. Beside a KV cache, `among` the others, logits have no loss."""
+    return part if part == "logits" and "kv_cache" in among else LABELS.get(part, part)
 
 
 def colour_of(part: str) -> str:

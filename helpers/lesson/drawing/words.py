@@ -28,7 +28,7 @@ def of_parts(parts: Mapping[str, int], labels: Mapping[str, str] | None = None) 
     'parameters 1.00 MiB, KV cache 2.00 MiB'
     """
     return listed(
-        f"{(labels or {}).get(part, label(part))} {format_bytes(size)}" for part, size in parts.items() if size
+        f"{(labels or {}).get(part, label(part, parts))} {format_bytes(size)}" for part, size in parts.items() if size
     )
 
 

@@ -88,10 +88,9 @@ def _chosen(
     if reason is Reason.UNCLEAR:
         return (*_of_the_unclear(oom), *(here if place is not RequestPlace.UNKNOWN else ()))
     if reason is Reason.FRAGMENTED:
-        sure = {RequestPlace.LOGITS: 1, RequestPlace.PREDICTIONS: 2}.get(
-            place, 0
-        )  # whose cures help more than a better allocator
-        return (*here[:sure], _expandable(oom), "reuse", "split", here[0])
+        if place is RequestPlace.PREDICTIONS:  # they grow until they are cured, whatever the allocator does
+            return (*here[:2], _expandable(oom), "reuse", "split")
+        return (_expandable(oom), *(here[:1] if place is RequestPlace.LOGITS else ()), "reuse", "split", here[0])
     return (*_first(oom, reason), *here)
 
 

@@ -85,6 +85,13 @@ def test_bars_tell_every_total_and_part():
     )
 
 
+def test_beside_a_kv_cache_logits_have_no_loss():
+    words = bars.stacked_bars("Bars", {"serving": {"parameters": MIB, "kv_cache": MIB, "logits": MIB}}).words
+    assert (
+        words == "A stacked bar of bytes. serving: 3.00 MiB (parameters 1.00 MiB, KV cache 1.00 MiB, logits 1.00 MiB)."
+    )
+
+
 def test_a_hierarchy_goes_from_the_registers_to_the_host():
     told = plots.hierarchy("Levels", "h100").words
     order = [

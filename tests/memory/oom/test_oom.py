@@ -271,6 +271,21 @@ def test_a_long_log_is_read_in_no_time():
     assert parse(noise + OOM).requested_bytes == 2 * GIB
 
 
+def test_of_fragments_at_the_logits_the_allocator_is_asked_first():
+    """Both help, and expandable segments cost nothing to try."""
+    found = explain(
+        f"""  File "{LIBRARY}/transformers/loss/loss_utils.py", line 50, in ForCausalLMLoss
+    logits = logits.float()
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.91 GiB. GPU 0 has a total capacity of 23.65 GiB of \
+which 1.44 GiB is free. Of the allocated memory 15.84 GiB is allocated by PyTorch, and 5.91 GiB is reserved by PyTorch \
+but unallocated."""
+    )
+    assert (found.reason, found.place) == ("fragmented", "logits and loss")
+    first, second, *_ = found.changes
+    assert "expandable_segments" in first.do
+    assert second.do.startswith("compute the loss in chunks")
+
+
 def test_predictions_that_are_kept_are_cured_before_the_allocator_is():
     """The figures of huggingface/transformers#26702: Trainer evaluates with compute_metrics on a 40 GB card."""
     found = explain(
