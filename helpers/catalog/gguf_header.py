@@ -139,7 +139,7 @@ class _HeaderReader:
 
     def header(self) -> tuple[dict[str, Value], list[StoredTensor]]:
         if self.data[:4] != MAGIC:
-            raise _broken(self.path, f"it begins with {bytes(self.data[:4])!r}, not with {MAGIC!r}")
+            raise _broken(self.path, "it does not begin with the letters GGUF")
         self.at = 4
         version = self.number("I")
         if version not in VERSIONS:

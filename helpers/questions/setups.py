@@ -164,13 +164,12 @@ def adapter_options(adapter: Adapter) -> Iterator[Option]:
 
 def model_word(shape: ModelShape) -> str:
     """A catalogue name, or the path of the config.json that the shape was read from, from the root on."""
-    try:
+    with suppress(WorkbookError):  # of a file's name that reads like a checkpoint's on the hub
         if hub.find(shape.name, MODELS) and resolve_model(shape.name) == shape:
             return shape.name
+    with suppress(WorkbookError):  # the file is another one by now
         if os.path.isfile(shape.source) and resolve_model(shape.source) == shape:
             return os.path.abspath(shape.source)
-    except WorkbookError:  # the file is another one by now
-        pass
     raise NoCommandError(shape.name)
 
 

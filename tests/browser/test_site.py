@@ -238,7 +238,7 @@ def test_the_header_of_a_gguf_file_is_read_in_the_page(page: Any, address: str, 
     page.set_input_files("#set-config", tmp_path / "model-Q4_K_M.gguf")
     until(page, f"{DRAWN} > 1")
     assert "serve with llama.cpp" in page.inner_text("table.uses")
-    command = page.evaluate("document.querySelector('table.uses code').textContent")
+    command = page.evaluate("[...document.querySelectorAll('table.uses code')].at(-1).textContent")
     assert "--model ./model-Q4_K_M.gguf" in command
     assert "--engine llama.cpp" in command
     assert page.query_selector(".control.replaced #set-model")  # the model's name counts no more

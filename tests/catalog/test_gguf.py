@@ -210,7 +210,7 @@ HEAD = b"GGUF" + struct.pack("<I", 3)
 HUGE = 2**63
 BAD = {
     "empty": (b"", "empty"),
-    "another file": (b"PK\x03\x04" * 9, "begins with"),
+    "another file": (b"PK\x03\x04" * 9, "does not begin with"),
     "version 1": (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "version is 1"),
     "version 9": (b"GGUF" + struct.pack("<IQQ", 9, 0, 0), "version is 9"),
     "big-endian": (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian"),

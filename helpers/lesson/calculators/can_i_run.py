@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 from ...catalog.devices import Device, device
 from ...catalog.hardware import without_bf16, without_cuda
 from ...catalog.models import model as resolve_model
+from ...catalog.serve_setup import ServeSetup
 from ...catalog.shape import ModelShape
 from ...catalog.train_setup import TrainSetup
 from ...memory.breakdown import format_bytes
@@ -26,6 +27,7 @@ from .answers import CalculatorAnswer, plural, said_of_card, without_kernel
 from .calculator import Calculator
 from .uses import Use, uses
 
+SEVERAL = "not on one card"
 COLUMNS = ("to", "GiB", "verdict", "the most that fits, or what to change")
 
 
@@ -47,6 +49,10 @@ class UsesAnswer(CalculatorAnswer):
         tight = [use.name for use in self.uses if use.verdict is Verdict.TIGHT]
         named = f"{', '.join(fits) or 'none of these'} {'fit' if len(fits) > 1 else 'fits'}"
         named = f"{', '.join(tight)} {'are' if len(tight) > 1 else 'is'} tight" if tight and not fits else named
+        served = [use for use in self.uses if isinstance(use.setup, ServeSetup)]
+        several = next((use for use in served if use.cards > 1), None)
+        if several and not any(use.verdict in (Verdict.FITS, Verdict.TIGHT) for use in served):
+            named += f"; {several.name} needs {several.cards} cards"
         return f"{self.model.name} on the {self.gpu.title}: {named}"
 
     @property
@@ -63,15 +69,17 @@ class UsesAnswer(CalculatorAnswer):
         yield f"{'':<{names}}  {'needs':>12}"
         for use in self.uses:
             need = format_bytes(use.parts.total) if use.setup else "?"
-            said = f"{use.verdict or 'no answer'}: {_rest(use)}"
+            said = f"{_verdict(use)}: {_rest(use)}"
             yield f"{use.name:<{names}}  {need:>12}   {said}"
 
     def sentences(self) -> Iterator[str]:
-        yield f"Served: {plural(self.users, 'user')} × {self.context:,} tokens, KV cache in BF16."
-        yield from self._trained()
         if size := re.fullmatch(r"([\d.]+)GB", self.gpu.name):
             read = f"{self.gpu.name} is read as {format_bytes(self.gpu.capacity_bytes)}"
             yield f"{read}. Most cards sold as {size[1]} GB have more: name yours, or write {size[1]}GiB."
+        if self.gpu.compute_capability and self.gpu.compute_capability.kind == "convention" and not self.model.stored:
+            yield "Whether it serves FP8 depends on the card: name it."
+        yield f"Served: {plural(self.users, 'user')} × {self.context:,} tokens, KV cache in BF16."
+        yield from self._trained()
         kept = Room(self.gpu, self.reserve_bytes)
         if kept.reserve_bytes:
             yield f"Of the card {kept.kept_told} are kept for {kept.reserve.told}."
@@ -95,7 +103,7 @@ class UsesAnswer(CalculatorAnswer):
         if self.model.has_experts and len(totals) == 2 and totals[0] > totals[1]:
             yield "QLoRA leaves stacked experts out of the four bits, and casts them to FP32."
         if self.gpu.capability and any(use.fits for use in trained.values()):
-            yield "The longest sequences need expandable_segments:True (chapter 03): without it holes take room, too."
+            yield "Trained rows need PYTORCH_ALLOC_CONF=expandable_segments:True: without it holes take room, too."
 
     @property
     def cards(self) -> tuple[Card, ...]:
@@ -125,19 +133,33 @@ class UsesAnswer(CalculatorAnswer):
 def _row(use: Use) -> str:
     need = f"{use.parts.total / 2**30:,.1f}" if use.setup else "?"
     page, settings = use.page
-    more = f' <a data-to="calculators/{page}.html#{escape(urlencode(settings))}">in full</a>' if page else ""
     chapter, heading = use.why
-    more += f' <a data-to="book/{chapter}.html#{escape(heading.replace(" ", "-"))}">why</a>'
-    style = "user-select:all;cursor:copy;overflow-wrap:anywhere;font-size:11.5px"
-    rest = escape(_rest(use))
-    if use.command:
-        rest += f'<details><summary>command</summary><code style="{style}">{escape(use.command)}</code></details>'
-    kind = str(use.verdict or "unknown").replace(" ", "-")
-    cells = (escape(use.name) + more, need, str(use.verdict or "no answer"), rest)
+    more = _link(f"calculators/{page}.html#{urlencode(settings)}", "in full") if page else ""
+    more += _link(f"book/{chapter}.html#{heading.replace(' ', '-')}", "why")
+    if use.plan:
+        more += _link(f"calculators/service_planner.html#{urlencode(use.plan)}", "plan it")
+    rest = escape(_rest(use)) + _to_copy("start it", use.start) + _to_copy("count it in a terminal", use.command)
+    kind = {SEVERAL: "several"}.get(_verdict(use), str(use.verdict or "unknown").replace(" ", "-"))
+    cells = (escape(use.name) + more, need, _verdict(use), rest)
     said = "".join(
         f'<td role="cell" style="text-align:left;vertical-align:top;padding:4px 8px">{cell}</td>' for cell in cells
     )
     return f'<tr role="row" class="{kind}">{said}</tr>'
+
+
+def _link(to: str, words: str) -> str:
+    return f' <a data-to="{escape(to)}">{words}</a>'
+
+
+def _to_copy(words: str, command: str | None) -> str:
+    style = "user-select:all;cursor:copy;overflow-wrap:anywhere;font-size:11.5px"
+    if not command:
+        return ""
+    return f'<details><summary>{words}</summary><code style="{style}">{escape(command)}</code></details>'
+
+
+def _verdict(use: Use) -> str:
+    return SEVERAL if use.cards > 1 and use.verdict is Verdict.DOES_NOT_FIT else str(use.verdict or "no answer")
 
 
 def _rest(use: Use) -> str:

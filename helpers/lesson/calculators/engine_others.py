@@ -177,11 +177,13 @@ class LlamaCppAnswer(MemoryAnswer):
         if self.whole:
             yield f"With all layers on {on} a context of up to {self.longest:,} tokens {slot} fits."
             return
+        every = "All layers fit"
         if self.placed and self.room and self.room.verdict(self.parts.total // self.count) is Verdict.FITS:
             kept = f"the {format_bytes(MARGIN_BYTES)} that llama.cpp's own --fit keeps"
             yield f"That leaves less than {kept}: {self.placed[0].flags} leaves it."
+            every = "With that much kept all layers fit"
         if self.longest:
-            yield f"All layers fit {on} with a context of {self.longest:,} tokens {slot}."
+            yield f"{every} {on} with a context of {self.longest:,} tokens {slot}."
         if not self.placed:
             yield f"Not even the output fits {on}: all of it stays on the host, -ngl 0."
         elif not self.gpu or not self.gpu.unified:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -9,34 +10,36 @@ from functools import lru_cache, partial
 from typing import Any
 
 from ...catalog.adapters import ALL_LINEAR, Adapter
-from ...catalog.devices import OFFERED, Device
-from ...catalog.engines import engine
+from ...catalog.devices import Device
 from ...catalog.errors import WorkbookError
 from ...catalog.formats import number_format
 from ...catalog.hardware import KERNELS_FROM, dequantized
 from ...catalog.serve_setup import ServeSetup
 from ...catalog.shape import ModelShape
-from ...catalog.split import Split
 from ...catalog.train_setup import TrainSetup
-from ...memory import budget
-from ...memory.breakdown import Breakdown, format_bytes
-from ...memory.fit import Room, Verdict, ladder
-from ...memory.serve.engines.vllm import Launch, launch
+from ...memory.breakdown import Breakdown
+from ...memory.fit import Room, Verdict
 from ...memory.serve.engines.weights import longest_context
 from ...questions.setups import run_of
 from .answers import plural, said_of_card, without_kernel
 from .engine_others import LlamaCppAnswer, llamacpp_answer
 from .fine_tuning import FINE_TUNING
-from .kv_cache import kv_cache_answer
 from .serving_memory import SERVE
+from .would_fit import (
+    ENGINE,
+    PAGE,
+    is_known_cuda,
+    last_below,
+    launched,
+    parts_of,
+    started,
+    would_fit,
+    would_fit_llamacpp,
+)
 
 FEWER = {"serve in FP8": "fp8-e4m3", "serve in 4 bits": "awq-int4"}
-PAGE = 256  # tokens: contexts are found in whole ones
 MOST_TOKENS = 2**20  # where a config names no positions
 MOST_USERS = 16384
-CARDS = (2, 4, 8, 16, 32, 64)  # what is tried of one kind
-NODE = 8
-ENGINE = "vllm"
 _LORA = Adapter("lora", rank=16, targets=(ALL_LINEAR,))
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 METHODS: dict[str, Adapter | None] = {"QLoRA": replace(_LORA, base="nf4-dq"), "LoRA": _LORA, "train every weight": None}
@@ -107,9 +110,19 @@ class Use:
             return FINE_TUNING.command({**asked, "precision": self.setup.precision})
         if self.llamacpp:
             asked["engine"] = "llama.cpp"
-        if self.cards > 1 and _launched(self.setup, self.room.card, self.cards):
+        if self.cards > 1 and launched(self.setup, self.room.card, self.cards):
             asked = {"setup": self.setup, "gpu": self.room.card, "engine": ENGINE, "tensor": self.cards}
         return SERVE.command(asked)
+
+    @property
+    def start(self) -> str | None:
+        """The line that starts an engine with as much: llama.cpp's, or vLLM's where its own pool holds all users."""
+        if not isinstance(self.setup, ServeSetup) or not (self.fits or self.cards > 1):
+            return None
+        if self.llamacpp:
+            cells = self.setup.users * self.setup.context
+            return f"llama-server -m {shlex.quote(self.setup.model.name)} -ngl 99 -c {cells} -np {self.setup.users}"
+        return started(self.setup, self.room.card, self.cards)
 
     @property
     def on_attention(self) -> bool:
@@ -132,6 +145,14 @@ class Use:
         return "kv_cache", on | sizes | {"tensor_parallel": str(self.cards)}
 
     @property
+    def plan(self) -> dict[str, str]:
+        """What to ask the planner of a service, where several cards serve it."""
+        if not isinstance(self.setup, ServeSetup) or self.cards == 1:
+            return {}
+        sizes = {"users": str(self.setup.users), "context": str(self.setup.context)}
+        return {"model": self.setup.model.name, "gpu": self.room.card.name, **sizes}
+
+    @property
     def why(self) -> tuple[str, str]:
         """The chapter that explains it, as its file is called, and the heading of the section."""
         return WHY.get(self.name, WHY["serve"])
@@ -145,6 +166,8 @@ class Use:
             "most": self.most,
             "change": self.change or None,
             "refused": self.refused or None,
+            "cards": self.cards,
+            "start": self.start,
             "command": self.command,
         }
 
@@ -159,7 +182,7 @@ def uses(model: ModelShape, card: Device, users: int, context: int, sequence: in
     bits = number_format(served.weights).value_bits
     yield _use(f"serve in {served.weights}", room, lambda: served)
     for name, weights in FEWER.items():
-        if number_format(weights).value_bits < bits and (weights not in KERNELS_FROM or _is_known_cuda(card)):
+        if number_format(weights).value_bits < bits and (weights not in KERNELS_FROM or is_known_cuda(card)):
             yield _use(name, room, partial(_in_fewer, served, weights, card))
     run = partial(run_of, model, sequence=sequence, checkpointing="full")
     for name, adapter in METHODS.items():
@@ -168,11 +191,6 @@ def uses(model: ModelShape, card: Device, users: int, context: int, sequence: in
             narrower = _use(name, room, partial(run, replace(adapter, targets=ATTENTION)))
             use = use if narrower.refused else narrower
         yield use
-
-
-def _is_known_cuda(card: Device) -> bool:
-    """Whether it is known which kernels run there: of a card of which the size alone was given, nobody knows."""
-    return card.compute_capability is not None and card.compute_capability.kind != "convention"
 
 
 def _in_fewer(served: ServeSetup, weights: str, card: Device) -> ServeSetup:
@@ -197,16 +215,11 @@ def _use(name: str, room: Room, setup_of: Callable[[], TrainSetup | ServeSetup])
 def _found(name: str, room: Room, setup: TrainSetup | ServeSetup) -> Use:
     run = dequantized(setup, room.card) if isinstance(setup, ServeSetup) else setup
     stored = setup.weights if isinstance(setup, ServeSetup) and run != setup else ""
-    use = Use(name, room, run, _parts(run, room.card), stored=stored)
+    use = Use(name, room, run, parts_of(run, room.card), stored=stored)
     if not use.fits:
-        return _changed(use, run, room)
+        change, cards = would_fit(run, room)
+        return replace(use, change=change, cards=cards)
     return replace(use, most=_most_served(run, room) if isinstance(run, ServeSetup) else _most_trained(run, room))
-
-
-@lru_cache(maxsize=512)
-def _parts(setup: TrainSetup | ServeSetup, card: Device) -> Breakdown:
-    """The peak by part."""
-    return budget.serve(setup, card).parts if isinstance(setup, ServeSetup) else budget.train(setup, card).parts
 
 
 def _by_llamacpp(setup: ServeSetup, room: Room) -> Use:
@@ -217,14 +230,14 @@ def _by_llamacpp(setup: ServeSetup, room: Room) -> Use:
     use = Use("serve with llama.cpp", room, setup, answer.parts, llamacpp=answer)
     if use.fits:
         return replace(use, most={"users": setup.users, "context": answer.longest})
-    return replace(use, change=answer.sentence)
+    return replace(use, change=would_fit_llamacpp(answer))
 
 
 def _most_served(setup: ServeSetup, room: Room) -> dict[str, int]:
     """The longest context for as many users, and the most users with that context."""
 
     def need(**changed: int) -> int:
-        return _parts(replace(setup, **changed), room.card).total  # type: ignore[arg-type]
+        return parts_of(replace(setup, **changed), room.card).total  # type: ignore[arg-type]
 
     most = longest_context(setup.model) or MOST_TOKENS
     pages = range(setup.context // PAGE + 1, most // PAGE + 1)
@@ -238,76 +251,8 @@ def _most_trained(setup: TrainSetup, room: Room) -> dict[str, int]:
     """The longest sequence that fits as a micro-batch of one, in whole pages."""
 
     def need(page: int) -> int:
-        return _parts(replace(setup, sequence=page * PAGE), room.card).total
+        return parts_of(replace(setup, sequence=page * PAGE), room.card).total
 
     end = (longest_context(setup.model) or MOST_TOKENS) // PAGE
-    found = _last_below(need, max(1, setup.sequence // PAGE), end, room.for_tensors_bytes)
+    found = last_below(need, max(1, setup.sequence // PAGE), end, room.for_tensors_bytes)
     return {"sequence": max(setup.sequence, found * PAGE)}
-
-
-def _last_below(need: Callable[[int], int], low: int, high: int, limit: int) -> int:
-    """The last of `low` to `high` whose need is within `limit`, which `low`'s is. It grows almost as a line does.
-
-    >>> _last_below(lambda page: 100 + 7 * page, 1, 10_000, 3000)
-    414
-    """
-    at_low, over = need(low), high + 1
-    guess = min(2 * low, high)
-    while low + 1 < over:
-        found = need(guess)
-        slope = (found - at_low) / (guess - low)
-        if found <= limit:
-            low, at_low = guess, found
-        else:
-            over = guess
-        guess = min(max(low + int((limit - at_low) / max(slope, 1)), low + 1), over - 1)
-    return low
-
-
-def _changed(use: Use, setup: TrainSetup | ServeSetup, room: Room) -> Use:
-    """With the cheapest change by which it fits, and its cost: on this card, on several of them, or another card.
-
-    Adapters and their base are rows of their own, and no change of another.
-    """
-    asked = (room.for_tensors_bytes, room.card)
-    offers = ladder(setup, *asked) if isinstance(setup, TrainSetup) else iter(())
-    if first := next((offer for offer in offers if "adapter" not in offer.fields), None):
-        return replace(
-            use, change=f"would with {first.change} ({format_bytes(first.peak_bytes)}). Its cost: {first.costs}"
-        )
-    need = _parts(setup, room.card).total
-    least = -(-need // max(1, room.for_tensors_bytes))  # cards; no rank has less than its share
-    most = 0 if room.card.unified else NODE if isinstance(setup, ServeSetup) else CARDS[-1]
-    counts = [count for count in CARDS if least <= count <= most]
-    if cards := next((count for count in counts if _fits_on(setup, room, count)), None):
-        under = "under FSDP2"
-        if isinstance(setup, ServeSetup):
-            under = f"tensor parallel{' under vLLM' if _launched(setup, room.card, cards) else ''}"
-        told = f"{cards:,} of these cards, {under}"
-        return replace(use, change=told, cards=cards)
-    same = (card for card in OFFERED if card.unified == room.card.unified)
-    larger = (card for card in same if Room(card, room.kept_bytes).verdict(need) is Verdict.FITS)
-    other = min(larger, key=lambda card: card.capacity_bytes, default=None)
-    return replace(use, change=f"one {other.title}" if other else "a smaller model, or many more cards")
-
-
-def _launched(setup: ServeSetup, card: Device, ranks: int) -> Launch | None:
-    """`setup` on that many ranks of vLLM; None where no closed form of an engine is known for it."""
-    try:
-        return launch(setup, engine(ENGINE), card, tensor=ranks)
-    except WorkbookError:
-        return None
-
-
-def _fits_on(setup: TrainSetup | ServeSetup, room: Room, count: int) -> bool:
-    """With all divided under FSDP2; or under vLLM, by its pool where that is known, else by weights and caches."""
-    try:
-        if isinstance(setup, ServeSetup):
-            if room.kept_bytes is None and (launched := _launched(setup, room.card, count)):
-                return launched.users >= setup.users
-            answer = kv_cache_answer(setup, room.card, tensor_parallel=count, reserve_bytes=room.kept_bytes)
-            return bool(answer.holds(answer.parts.total))
-        need = budget.train(replace(setup, split=Split(fsdp=count)), room.card).peak_bytes
-        return Room(room.card, room.kept_bytes, count).verdict(need) is Verdict.FITS
-    except WorkbookError:  # heads that so many ranks cannot share, a recipe that is not divided so
-        return False

@@ -20,6 +20,7 @@ from ...catalog.engines import engine
 from ...catalog.errors import WorkbookError
 from ...catalog.serve_setup import ServeSetup
 from ..serve.engines.vllm import launch, starting_share
+from ..serve.engines.vllm_flags import formats_named
 from ..step.ranks import megatron
 from .goal import ServeGoal, TrainGoal
 from .search import TrainAnswer, TrainPlan
@@ -27,16 +28,6 @@ from .serve_search import ServeAnswer, ServePlan
 from .training import TORCHTITAN, Layout, StepEngine, adapter_of
 
 OPTIMS = {"adamw-fused": "adamw_torch_fused", "adamw-8bit": "adamw_bnb_8bit"}
-VLLM_WEIGHTS = {
-    "bf16": None,
-    "fp16": None,
-    "fp8-e4m3": "fp8",
-    "awq-int4": "awq",
-    "gptq-int4": "gptq",
-    "gptq-int8": "gptq",
-    "nf4": "bitsandbytes",
-}
-VLLM_KV = {"bf16": "auto", "fp16": "auto", "fp8-e4m3": "fp8_e4m3", "fp8-e5m2": "fp8_e5m2"}
 
 
 def write(answer: TrainAnswer | ServeAnswer, folder: Path) -> list[Path]:
@@ -237,10 +228,7 @@ def torchtitan_toml(plan: TrainPlan, goal: TrainGoal) -> str:
 def vllm_yaml(plan: ServePlan, goal: ServeGoal) -> str:
     """What `vllm serve MODEL --config vllm.yaml` reads. Refuses formats that vLLM has no name for."""
     layout = plan.layout
-    weights = {**VLLM_WEIGHTS, layout.shipped: None}  # vLLM reads in the checkpoint what it ships in
-    for kind, name, known in (("weights", layout.weights, weights), ("a KV cache", layout.kv, VLLM_KV)):
-        if name not in known:
-            raise WorkbookError(f"{kind} in {name} for vLLM", ", ".join(known), "choose a format of these")
+    method, cache = formats_named(layout.weights, layout.kv, layout.shipped)
     share = starting_share(plan.cards.device, layout.ranks)
     flags: dict[str, object] = {
         "tensor-parallel-size": layout.tensor,
@@ -249,9 +237,9 @@ def vllm_yaml(plan: ServePlan, goal: ServeGoal) -> str:
         "max-num-seqs": plan.users,
         "max-num-batched-tokens": goal.prefill_tokens,
         "gpu-memory-utilization": share,
-        "kv-cache-dtype": VLLM_KV[layout.kv],
+        "kv-cache-dtype": cache,
     }
-    if method := weights[layout.weights]:
+    if method:
         flags["quantization"] = method
     copies = f"; {plan.replicas} servers like this, with a router before them" if plan.replicas > 1 else ""
     return f"# vllm serve MODEL --config vllm.yaml{copies}{_pool(plan, goal, share)}\n" + "".join(

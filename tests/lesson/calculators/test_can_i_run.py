@@ -11,7 +11,7 @@ from helpers.catalog import Split, WorkbookError, device
 from helpers.catalog.setup_fields import flag_of
 from helpers.cli import main
 from helpers.course import notebook as nb
-from helpers.lesson.calculators import can_i_run, can_i_run_answer, uses
+from helpers.lesson.calculators import can_i_run, can_i_run_answer, uses, would_fit
 from helpers.lesson.calculators.from_address import OFFERED, drawn, drawn_as_json
 from helpers.memory import budget
 from helpers.memory.fit import Room
@@ -92,18 +92,24 @@ def test_the_most_fits_and_more_does_not(model, gpu, more):
             assert use.change
             continue
         for name, most in use.most.items():
-            assert uses._parts(replace(use.setup, **{name: most}), use.room.card).total <= room
-            above = most + 1 if name == "users" else most + uses.PAGE
+            assert would_fit.parts_of(replace(use.setup, **{name: most}), use.room.card).total <= room
+            above = most + 1 if name == "users" else most + would_fit.PAGE
             end = uses.MOST_USERS if name == "users" else uses.longest_context(use.setup.model) or uses.MOST_TOKENS
             if above <= end:
-                assert uses._parts(replace(use.setup, **{name: above}), use.room.card).total > room, (use.name, name)
+                assert would_fit.parts_of(replace(use.setup, **{name: above}), use.room.card).total > room, (
+                    use.name,
+                    name,
+                )
 
 
 def test_cards_that_are_named_are_the_fewest():
     found = {use.name: use for use in can_i_run_answer("llama-3.1-70b", "h100-80gb", users=50).uses}
-    assert found["serve in bf16"].change == "4 of these cards, tensor parallel under vLLM"
+    assert found["serve in bf16"].change == "would fit on 4 of these cards, tensor parallel under vLLM"
     assert found["serve in bf16"].command.endswith("--engine vllm --tensor 4 --gpu h100-80gb")
-    assert found["train every weight"].change == "32 of these cards, under FSDP2"
+    assert found["serve in FP8"].change.endswith(
+        "or on 4 of these cards, tensor parallel under vLLM; or on 2 with --kv-cache-dtype fp8"
+    )
+    assert found["train every weight"].change == "would fit on 32 of these cards, under FSDP2"
     setup, h100 = found["train every weight"].setup, device("h100-80gb")
     for count, fits in ((16, False), (32, True)):
         need = budget.train(replace(setup, split=Split(fsdp=count)), h100).peak_bytes
@@ -115,19 +121,56 @@ def test_cards_that_serve_hold_all_users_under_vllm(gpu, cards, fewer_hold):
     (use, *_) = can_i_run_answer("llama-3.1-70b", gpu, users=50).uses
     assert use.cards == cards
     assert use.page[1]["tensor_parallel"] == str(cards)
-    half, all_of_them = (uses._launched(use.setup, device(gpu), count) for count in (cards // 2, cards))
+    half, all_of_them = (would_fit.launched(use.setup, device(gpu), count) for count in (cards // 2, cards))
     assert (half.users if half else 0) == fewer_hold
     assert all_of_them.users >= 50
+
+
+def test_what_a_row_would_fit_with_fits_and_more_does_not():
+    """Tokens of a context, users, or tokens of the one sequence: the number that is named is the last."""
+    asked = [
+        ("qwen2.5:14b", "rtx-3060-12gb", {}, "serve in 4 bits", "context", 7168),
+        ("llama-3.1-70b", "h100-80gb", {"users": 50}, "serve in FP8", "users", 3),
+        ("llama-3.1-8b", "rtx-4080", {"sequence": 4096}, "QLoRA", "sequence", 3328),
+    ]
+    for model, gpu, more, name, what, most in asked:
+        (use,) = (one for one in answered(model, gpu, **more) if one.name == name)
+        assert f"at most {most:,} {'users' if what == 'users' else 'tokens'}" in use.change
+        room, step = use.room.for_tensors_bytes, 1 if what == "users" else would_fit.PAGE
+        need = [would_fit.parts_of(replace(use.setup, **{what: most + by}), use.room.card).total for by in (0, step)]
+        assert need[0] <= room < need[1]
+
+
+def test_a_served_row_says_how_an_engine_starts():
+    """vLLM where its own pool holds all users; llama.cpp by the file's name; a 4-bit checkpoint is the reader's."""
+    starts = {use.name: use.start for use in can_i_run_answer("llama-3.1-70b", "h100-80gb", users=50).uses}
+    assert starts["serve in FP8"] == (
+        "vllm serve meta-llama/Llama-3.1-70B --tensor-parallel-size 4 --max-model-len 8192 --quantization fp8"
+    )
+    assert starts["serve in 4 bits"].startswith("vllm serve YOUR/MODEL-AWQ --tensor-parallel-size 4")
+    assert starts["QLoRA"] is None
+    assert can_i_run_answer("llama-3.1-8b", "mi300x").uses[0].start is None  # whose pool nobody has logged
+
+
+def test_several_cards_lead_to_the_planner_with_what_was_asked():
+    answer = can_i_run_answer("llama-3.1-70b", "h100-80gb", users=50)
+    assert answer.title.endswith("QLoRA fits; serve in bf16 needs 4 cards")
+    found = drawn("service_planner", answer.uses[0].plan)
+    assert not found.failed, found.text
+    assert answer.uses[3].plan == {}
+    assert "not on one card" in answer.as_html()
 
 
 def test_what_a_row_supposes_is_said():
     sentence = can_i_run_answer("gpt-oss-20b", "h100").sentence
     assert "KV cache in BF16" in sentence
-    assert "expandable_segments" in sentence
+    assert "need PYTORCH_ALLOC_CONF=expandable_segments:True" in sentence
     assert "expandable_segments" not in can_i_run_answer("gpt2", "m3-max-64gb").sentence  # no CUDA, no such setting
     assert "QLoRA leaves stacked experts out of the four bits" in sentence
     assert "is read as 14.90 GiB" in can_i_run_answer("llama-3.1-8b", "16GB").sentence
     assert "read as" not in can_i_run_answer("llama-3.1-8b", "16GiB").sentence
+    assert can_i_run_answer("llama-3.1-8b", "24GB").sentence.startswith("24GB is read as 22.35 GiB")
+    assert "Whether it serves FP8 depends on the card" in can_i_run_answer("llama-3.1-8b", "24GiB").sentence
 
 
 def test_adapters_are_offered_where_they_can_be():
@@ -143,7 +186,7 @@ def test_a_checkpoint_in_4_bits_is_served_as_it_ships():
 
 
 def test_a_gguf_file_is_served_by_llama_cpp_alone(tmp_path):
-    file = tmp_path / "model-Q4_K_M.gguf"
+    file = tmp_path / "Qwen2.5-14B-Instruct-Q4_K_M.gguf"  # which names no checkpoint of the hub
     file.write_bytes(gguf(llama(), llama_tensors()))
     (use,) = can_i_run_answer(str(file), "rtx-3060").uses
     assert (use.name, use.fits) == ("serve with llama.cpp", True)

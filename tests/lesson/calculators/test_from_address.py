@@ -122,10 +122,10 @@ def test_a_chosen_config_answers_as_its_path_does(name: str, here: Path) -> None
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "cannot be read as JSON"),
-        ("\x00\x01", "cannot be read as JSON"),
-        ("[" * 200_000, "cannot be read as JSON"),
-        ("[1]", "holds a JSON list"),
+        ("", "the chosen file is no model"),
+        ("\x00\x01", "the chosen file is no model"),
+        ("[" * 200_000, "the chosen file is no model"),
+        ("{" * 200_000, "cannot be read as JSON"),
         ("{}", "model_type is None"),
         (json.dumps({**TINY, "hidden_size": "x"}), "hidden_size is 'x'"),
         (json.dumps({"model_type": "llava", "text_config": [TINY]}), "text_config is [{"),

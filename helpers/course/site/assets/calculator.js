@@ -152,9 +152,19 @@ function put(html) {
       slots.set(place, answer.appendChild(document.createElement("div")));
     }
     const slot = slots.get(place);
+    const opened = [...slot.querySelectorAll("details")].map((one) => one.open);
     slot.replaceChildren(...(parts[place] ? [document.adoptNode(parts[place])] : []));
-    slot.style.minHeight = `${Math.max(parseFloat(slot.style.minHeight) || 0, slot.offsetHeight)}px`;
+    slot.querySelectorAll("details").forEach((one, at) => (one.open = opened[at] ?? one.open));
+    keepHeight(slot);
   }
+}
+
+// A slider moves nothing below it. An answer that is much shorter than the last leaves no gap, either.
+function keepHeight(slot) {
+  const kept = parseFloat(slot.style.minHeight) || 0;
+  slot.style.minHeight = "";
+  const height = slot.offsetHeight;
+  slot.style.minHeight = `${height < 0.8 * kept ? height : Math.max(kept, height)}px`;
 }
 
 function stop() {
