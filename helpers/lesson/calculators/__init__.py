@@ -26,7 +26,7 @@ from .offload import offload
 from .offload_serving import OffloadServingAnswer, offload_serving_answer
 from .offload_training import OffloadTrainingAnswer, offload_training_answer
 from .planner import PlannerAnswer, planner, planner_answer
-from .preference import PreferenceAnswer, preference_answer
+from .preference import PreferenceAnswer, preference_answer, reinforcement
 from .quantization import QuantizationAnswer, quantization, quantization_answer
 from .roofline import RooflineAnswer, roofline, roofline_answer
 from .service_planner import ServicePlannerAnswer, service_planner, service_planner_answer

@@ -30,6 +30,7 @@ from .mesh import MESH
 from .numbers import NUMBER
 from .offload import OFFLOAD
 from .planner import PLAN_TRAIN
+from .preference import GRPO
 from .quantization import QUANTIZE
 from .roofline import ROOFLINE
 from .service_planner import PLAN_SERVE
@@ -50,6 +51,7 @@ OFFERED: dict[str, Question] = {
     "can_i_run": CAN_I_RUN,
     "training_memory": TRAIN,
     "fine_tuning": FINE_TUNING,
+    "reinforcement": GRPO,
     "checkpointing": CHECKPOINTING,
     "zero": ZERO_STAGES,
     "planner": PLAN_TRAIN,

@@ -20,12 +20,13 @@ from ...memory.breakdown import format_bytes
 from ...memory.fit import Room, Verdict
 from ...memory.preference import PreferenceBudget, dpo, grpo
 from ...questions.parameter import LEFT_OUT, Parameter, decimal, either, whole
-from ...questions.parameters import ADAPTED, GPU, MODEL, RESERVE, STEP, changed
+from ...questions.parameters import ADAPTED, GPU, MODEL, POWERS, RESERVE, STEP, changed, trained_models
 from ...questions.question import Question
 from ...questions.setups import Values, setup_of
 from ..drawing.bars import stacked_bars
 from ..drawing.pictures import Card
 from .answers import MemoryAnswer, first_over
+from .calculator import Calculator
 from .memory import NO_CHANGE, peak_in
 
 Setup = GrpoSetup | DpoSetup
@@ -257,7 +258,8 @@ def _train_of(said: Values, rows: int) -> TrainSetup:
     return setup
 
 
-def _ask_grpo(gpu: str | None = None, reserve_bytes: int | None = None, **said: Any) -> PreferenceAnswer:
+def _ask_grpo(gpu: str | None = None, reserve_bytes: int | None = None, **chosen: Any) -> PreferenceAnswer:
+    said = {**{one.name: one.default for one in GRPO.parameters}, **chosen}  # controls say less than flags
     if said["share"] is not None and said["generator"] == GENERATORS[0]:
         what = f"--share with {GENERATORS[0]}, which sets no share of the card aside"
         raise WorkbookError(what, "--generator vllm", "add --generator vllm, or leave --share out")
@@ -272,6 +274,20 @@ def _ask_dpo(gpu: str | None = None, reserve_bytes: int | None = None, **said: A
     return preference_answer(DpoSetup(train, said["prompt"], said["precompute"]), gpu, reserve_bytes)
 
 
+def reinforcement(**start: object) -> Calculator:
+    """The live calculator of GRPO. `start` moves its controls: `reinforcement(model="qwen3-8b", generator="vllm")`."""
+    return Calculator(GRPO, start)
+
+
+def _means(said: dict[str, Any]) -> dict[str, Any]:
+    """The method is adapters of rank 16 on all linear layers, and the format of their base."""
+    method = said.pop("method")
+    return {**said, **ADAPTERS.get(method, {})}
+
+
+ADAPTERS: dict[str, dict[str, Any]] = {"LoRA": {"lora_rank": 16, "lora_targets": ALL_LINEAR}}
+ADAPTERS["QLoRA"] = {**ADAPTERS["LoRA"], "lora_base": "nf4-dq"}
+LENGTHS = POWERS[7:14]
 MICRO_BATCH, TOKENS = 8, 512  # per_device_train_batch_size; max_completion_length of GRPOConfig
 ON_BASE = "autocast-bf16-on-bf16"  # bf16=True on a base loaded in BF16
 
@@ -301,7 +317,14 @@ GRPO = Question(
     "GRPO as TRL runs it, by stages: generation, log-probabilities, loss, backward; bytes by part, verdict",
     _ask_grpo,
     (
-        *_parameters("completions"),
+        *changed(
+            _parameters("completions"),
+            model={"steps": trained_models(), "start": "llama-3.1-8b"},
+            micro_batch={"label": "completions at once", "steps": POWERS[3:7]},
+            prompt={"label": "prompt, tokens", "steps": LENGTHS},
+            completion={"label": "completion, tokens", "steps": LENGTHS},
+            checkpointing={"steps": ("none", "full")},
+        ),
         Parameter("generations", "completions of each prompt", 8, whole, metavar="N"),
         Parameter(
             "steps_per_generation",
@@ -310,8 +333,12 @@ GRPO = Question(
             metavar="N",
         ),
         Parameter("iterations", "times that each completion is used", 1, whole, metavar="N"),
-        Parameter("beta", "weight of the distance to a reference; 0: none", 0.0, decimal),
-        Parameter("generator", f"who generates: {', '.join(GENERATORS)} on the same card", GENERATORS[0]),
+        Parameter("beta", "weight of the distance to a reference; 0: none", 0.0, decimal).with_control(
+            "reference", {"none": 0.0, "beta 0.04": 0.04}, "none"
+        ),
+        Parameter("generator", f"who generates: {', '.join(GENERATORS)} on the same card", GENERATORS[0]).with_control(
+            "who generates", GENERATORS
+        ),
         Parameter(
             "share", f"of the whole card that vLLM takes (vllm_gpu_memory_utilization); default {SHARE:g}", type=decimal
         ),
@@ -320,10 +347,21 @@ GRPO = Question(
             "vLLM gives its weights and its pool back between generations (vllm_enable_sleep_mode)",
             False,
             bool,
-        ),
-        GPU,
+        ).with_control("vLLM meanwhile", {"awake": False, "asleep": True}, "awake"),
+        replace(GPU, start="h100-80gb"),
         RESERVE,
     ),
+    title="GRPO on one card",
+    asks="What is on the card while it generates, scores and trains?",
+    invites="Let vLLM generate. Then let it sleep: which stage is the highest now?",
+    controls=(
+        *("model", "gpu", "method", "completion", "generator", "sleep", "prompt", "micro_batch", "beta"),
+        *("checkpointing", "reserve"),
+    ),
+    front=("model", "gpu", "method", "completion", "generator", "sleep"),
+    shown=(Parameter("method").with_control("method", ("full", *ADAPTERS), "LoRA"),),
+    used=lambda values: [name for name in values if name != "sleep" or values["generator"] != GENERATORS[0]],
+    means=_means,
 )
 DPO = Question(
     "dpo",
