@@ -47,8 +47,8 @@ FULL = "full"  # as the calculator of fine-tuning calls the last of them
 # The chapter and the section that explain each.
 WHY = {
     "serve": ("12_the_kv_cache", "2 · What a token costs"),
-    "serve in FP8": ("05_quantization", "4 · The formats of chips and files"),
-    "serve in 4 bits": ("05_quantization", "1 · What four bits weigh"),
+    "serve in FP8": ("05_quantization", "Do this"),
+    "serve in 4 bits": ("05_quantization", "1 · What do four bits weigh?"),
     "QLoRA": ("07_optimizers_and_adapters", "3 · Does the step fit?"),
     "LoRA": ("07_optimizers_and_adapters", "4 · What do four bits buy?"),
     "train every weight": ("02_where_training_memory_goes", "3 · How many bytes per parameter?"),
