@@ -12,11 +12,22 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, TrainingArguments
+from transformers import (
+    AlbertConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    BitsAndBytesConfig,
+    LlamaConfig,
+    Qwen2Config,
+    TrainingArguments,
+)
 
 from helpers.memory import measure
+from helpers.memory.meter import Meter
 from helpers.small_lm import language, load
 from helpers.techniques import checkpointing as ck
+from helpers.techniques import quantization as q
+from helpers.techniques.quantization import gptq
 
 MIB, aten = 2**20, torch.ops.aten
 SMALL = {
@@ -153,3 +164,79 @@ def note_spread(spread, key, module, inputs, output):
     """The largest mean square of an input over the median one."""
     mean_square = inputs[0].flatten(0, 1).square().mean(0)
     spread[key] = (mean_square.max() / mean_square.median()).item()
+
+
+def in_blocks(weight: torch.Tensor, block: int) -> torch.Tensor:
+    return weight.view(-1, block)
+
+
+def test_an_error_follows_the_steps_of_its_blocks():
+    """Change who shares a scale, and the error changes as the mean square of the steps does, to a twentieth."""
+    weight = load().model.model.layers[1].mlp.down_proj.weight.detach()
+    error, step = {}, {}
+    for block in (64, 512, weight.numel()):
+        largest = in_blocks(weight, block).abs().amax(-1)
+        step[block] = (largest / 7).square().mean().sqrt()
+        group = "tensor" if block == weight.numel() else block
+        error[block] = (q.Grid(4, group, symmetric=True).round(weight) - weight).norm()
+    for block in (64, 512):
+        assert float(error[block] / error[weight.numel()]) == pytest.approx(
+            float(step[block] / step[weight.numel()]), rel=0.05
+        )
+
+
+def test_one_large_weight_ruins_its_block_and_no_other():
+    row = torch.full((1, 512), 0.09)
+    assert (q.Grid(4, 512, symmetric=True).round(row) == 0).sum() == 0
+    row[0, 7] = 2.0
+    lost = [int((q.Grid(4, group, symmetric=True).round(row) == 0).sum()) for group in (512, 64)]
+    assert lost == [511, 63]
+
+
+def test_gptq_has_worse_weights_and_better_outputs_only_where_inputs_move_together():
+    weight = torch.randn(64, 128, generator=torch.Generator().manual_seed(0))
+    grid, one = q.Grid(2, 64), torch.randn(4096, 1, generator=torch.Generator().manual_seed(1))
+    noise, ratios = torch.randn(4096, 128, generator=torch.Generator().manual_seed(2)), []
+    nearest = grid.round(weight)
+    for together in (1.0, 0.0):
+        inputs = noise + 3 * together * one
+        moments = inputs.T @ inputs / len(inputs)
+        made = grid.values(*gptq.gptq(weight, moments, grid))
+        assert (made - weight).norm() >= (nearest - weight).norm() * 0.999
+        outputs = [((each - weight) @ moments * (each - weight)).sum() for each in (made, nearest)]
+        ratios.append(float(outputs[0] / outputs[1]))
+    assert ratios[0] < 0.5
+    assert ratios[1] > 0.9
+
+
+def test_loading_in_four_bits_needs_no_more_beside_a_deeper_model(tmp_path):
+    pytest.importorskip("bitsandbytes")
+    four_bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16)
+    beside = []
+    for layers in (2, 8):
+        folder = tmp_path / str(layers)
+        config = LlamaConfig(**{**SMALL, "num_hidden_layers": layers})
+        AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+        with Meter() as meter:
+            net = AutoModelForCausalLM.from_pretrained(folder, quantization_config=four_bits, device_map="cpu")
+            beside.append(meter.peak_bytes - meter.live_bytes)
+        assert beside[-1] < sum(weight.numel() * 2 for weight in net.parameters())
+    assert beside[0] == pytest.approx(beside[1], rel=0.01)
+
+
+def test_layers_that_share_weights_keep_as_many_activations():
+    """ALBERT with one group of layers, or with twelve of their own: weights differ, and what is kept does not."""
+    sizes = {"hidden_size": 96, "embedding_size": 96, "num_attention_heads": 4, "intermediate_size": 192}
+    quiet = {"vocab_size": 128, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    ids, weights, kept = torch.zeros(1, 64, dtype=torch.long), [], []
+    for groups in (1, 12):
+        net = AutoModel.from_config(AlbertConfig(**sizes, **quiet, num_hidden_groups=groups)).train()
+        step = measure.step(partial(squared, net, ids), net, warmup=0)
+        weights.append(sum(weight.numel() for weight in net.encoder.parameters()))
+        kept.append(step.saved_bytes)
+    assert weights[1] > 10 * weights[0]
+    assert kept[1] == kept[0]
+
+
+def squared(net, ids):
+    net(ids).last_hidden_state.square().mean().backward()
