@@ -36,6 +36,12 @@ def values_of(kind: str) -> int:
     return sum(tensor.values for tensor in FILE.stored if tensor.type == kind)
 
 
+def with_ends_in_16_bits() -> float:
+    """GiB of the GGUF file if embedding and head were in 16 bits, as the formats of linear layers leave them."""
+    ends = [tensor for tensor in FILE.stored if tensor.name in ("token_embd.weight", "output.weight")]
+    return (sum(OF_TYPES.values()) + sum(2 * tensor.values - tensor.size_bytes for tensor in ends)) / GIB
+
+
 def unpacked_on(card: str) -> float:
     return budget.weight_bytes(dequantized(ServeSetup("deepseek-v3"), device(card))) / GIB
 
@@ -100,6 +106,11 @@ NUMBERS = [
     ("05", "05-gguf-told", "and 1.17 in", "{:.2f}", lambda: OF_TYPES["q6_k"] / GIB),
     ("05", "05-gguf-why", "4.58 GiB are", "{:.2f}", lambda: sum(OF_TYPES.values()) / GIB),
     ("05", "05-gguf-why", "NF4's 5.6,", "{:.1f}", lambda: gib("nf4")),
+    ("05", "05-gguf-why", "takes 4.9 bits", "{:.1f}", lambda: 8 * sum(OF_TYPES.values()) / FILE.parameters),
+    ("05", "05-gguf-why", "file 5.9 GiB", "{:.1f}", with_ends_in_16_bits),
+    ("05", "d2107327", "| INT8 | 8.5 |", "{:.1f}", lambda: gib("w8a8")),
+    ("05", "05-not-help-rest", "1.6 million", "{:.1f}", lambda: sum(
+        each.weight.numel() for each in q.dense_linears(load().model).values()) / 1e6),
     ("05", "05-do-this", "peaks at 29.4 GiB", "{:.1f}", lambda: budget.train(BASE).peak_bytes / GIB),
     ("05", "05-do-this", "15.0 of them", "{:.1f}", lambda: budget.train(BASE).parts["parameters"] / GIB),
     ("05", "05-rung-told", "29.4 less 9.6", "{:.1f}", lambda: gib("bf16") - gib("nf4-dq")),

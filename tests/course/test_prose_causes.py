@@ -240,3 +240,22 @@ def test_layers_that_share_weights_keep_as_many_activations():
 
 def squared(net, ids):
     net(ids).last_hidden_state.square().mean().backward()
+
+
+def codes_of(net) -> torch.Tensor:
+    """The NF4 codes of all linear layers, two to a byte."""
+    layers = q.dense_linears(net).values()
+    return torch.cat([q.NF4Tensor.of(each.weight.detach(), double_quant=False).packed for each in layers])
+
+
+@pytest.mark.parametrize(("rate", "changes"), [(2e-4, False), (2e-2, True)])
+def test_an_update_is_smaller_than_the_step_between_two_levels(rate, changes):
+    net, ids = load().model, torch.tensor([language.training_documents(1, 256, seed=1)[0].ids])
+    weights = [each.weight for each in q.dense_linears(net).values()]
+    with torch.no_grad():
+        for weight in weights:
+            weight.copy_(q.NF4Tensor.of(weight.detach(), double_quant=False).dequantize())
+    before, optimizer = codes_of(net), torch.optim.AdamW(weights, lr=rate, weight_decay=0.0)
+    net(input_ids=ids, labels=ids).loss.backward()
+    optimizer.step()
+    assert torch.equal(codes_of(net), before) != changes
