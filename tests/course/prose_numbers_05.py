@@ -6,12 +6,13 @@ from dataclasses import replace
 from functools import cache
 
 import torch
+from transformers import AutoModel, BertConfig, MobileBertConfig
 
 from helpers.catalog import Adapter, ServeSetup, device, model, number_format
 from helpers.catalog.gguf_header import of_types
 from helpers.catalog.hardware import dequantized
 from helpers.lesson import job
-from helpers.memory import budget, weights
+from helpers.memory import budget, measure, weights
 from helpers.small_lm import load
 from helpers.techniques import quantization as q
 from tests.house.tree import ROOT
@@ -76,6 +77,23 @@ def about(share: float) -> str:
     return next((said for value, said in words.items() if abs(share / value - 1) < 0.1), f"{share:.3f}")
 
 
+PLAIN = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+BERTS = {"BERT-base": BertConfig(**PLAIN), "MobileBERT": MobileBertConfig(**PLAIN)}
+
+
+@cache
+def of_bert(name: str) -> tuple[int, int]:
+    """Bytes of its weights, and of what a training step on 128 tokens keeps."""
+    net, ids = AutoModel.from_config(BERTS[name]).train(), torch.zeros(1, 128, dtype=torch.long)
+    step = measure.step(lambda: net(ids).last_hidden_state.square().mean().backward(), net, warmup=0)
+    return sum(weight.nbytes for weight in net.parameters()), step.saved_bytes
+
+
+def of_mobilebert(at: int) -> float:
+    """Its weights (0) or activations (1) over BERT-base's, in %."""
+    return 100 * of_bert("MobileBERT")[at] / of_bert("BERT-base")[at]
+
+
 NUMBERS = [
     ("05", "a5d2ee87", "is 8.03 billion", "{:.2f}", lambda: NF4.model.parameters / 1e9),
     ("05", "a5d2ee87", "in FP32, 29.9 GiB", "{:.1f}", lambda: budget.train(job.SETUP).parts["parameters"] / GIB),
@@ -121,6 +139,9 @@ NUMBERS = [
     ("05", "f86daa78", "989 TFLOP/s", "{:.0f}", lambda: H100.flops_per_s("bf16") / 1e12),
     ("05", "05-not-help-rest", "1,250 GiB", "{:,.0f}", lambda: unpacked_on("a100-80gb")),
     ("05", "05-not-help-rest", "place of 627.", "{:.0f}.", lambda: unpacked_on("h100")),
+    ("deeper/05", "05d-berts-ask", "keeps 73 MiB", "{:.0f}", lambda: of_bert("BERT-base")[1] / 2**20),
+    ("deeper/05", "05d-berts-why", "takes 23 % of", "{:.0f} %", lambda: of_mobilebert(0)),
+    ("deeper/05", "05d-berts-why", "and 85 % of", "{:.0f} %", lambda: of_mobilebert(1)),
     ("05", "868b9d13", "BF16 | 15.0", "{:.1f}", lambda: gib("bf16")),
     ("05", "868b9d13", "8 bits | 8.5", "{:.1f}", lambda: gib("fp8-e4m3")),
     ("05", "868b9d13", "4.6 to 5.6", "to {:.1f}", lambda: gib("nf4")),
