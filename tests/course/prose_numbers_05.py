@@ -144,5 +144,5 @@ NUMBERS = [
     ("deeper/05", "05d-berts-why", "and 85 % of", "{:.0f} %", lambda: of_mobilebert(1)),
     ("05", "868b9d13", "BF16 | 15.0", "{:.1f}", lambda: gib("bf16")),
     ("05", "868b9d13", "8 bits | 8.5", "{:.1f}", lambda: gib("fp8-e4m3")),
-    ("05", "868b9d13", "4.6 to 5.6", "to {:.1f}", lambda: gib("nf4")),
+    ("05", "868b9d13", "4.2 to 5.6", "to {:.1f}", lambda: gib("nf4")),
 ]  # fmt: skip
