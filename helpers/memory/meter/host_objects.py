@@ -3,7 +3,7 @@
 Python says of each object which line made it, and no more than that is asked: to know who called that line takes three
 times as long. So whoever makes an object counts, the learner's line or a library's, a text of `base64` as one of `str`.
 Left out are lines that keep the books of a meter, or of PyTorch's operators; and where modules came in meanwhile, what
-those are made of.
+those are made of. Where a Meter is open, what is on the heap and nobody knows of counts as well: see `heap`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from itertools import chain
 from operator import itemgetter
 from types import ModuleType
 
@@ -26,7 +27,7 @@ from torch._library.simple_registry import SimpleLibraryRegistry, SimpleOperator
 
 from ...catalog.errors import WorkbookError
 from ..breakdown import rounded
-from . import meter
+from . import heap, meter
 
 _MARK_BYTES = 2**9
 LITTLE_BYTES = 2**16  # of Python's own objects: names, shapes, lists of blocks
@@ -43,7 +44,8 @@ _forget_names = getattr(sys, "_clear_internal_caches", None) or sys._clear_type_
 class Beside:
     """While it is open: bytes of NumPy arrays that were made since, and are alive; and of Python's own objects.
 
-    The latter count where they are more than `little_bytes`. To ask takes milliseconds.
+    The latter count where they are more than `little_bytes`, and so does what libraries took beside them. To ask takes
+    milliseconds.
 
     >>> with Beside() as beside:
     ...     kept = np.zeros(1000)
@@ -63,6 +65,8 @@ class Beside:
         self._traced = bytes(_MARK_BYTES)  # known as long as nobody clears what is traced
         tracemalloc.reset_peak()
         self._before = tracemalloc.get_traced_memory()[0]
+        self._clear_caches()
+        self._heap = heap.known()
         return self
 
     def __exit__(self, *problem: object) -> None:
@@ -82,9 +86,11 @@ class Beside:
     @property
     def live_bytes(self) -> int:
         self._clear_caches()
+        now = heap.known()  # before what is counted takes room of its own
         arrays, sizes = self._counted()
         own = self._own_bytes(sizes)
-        return arrays + (own if own > self.little_bytes else 0)
+        left = heap.left_over(self._heap, now, chain(self._arrays, *sizes.values()))
+        return arrays + (own if own > self.little_bytes else 0) + left
 
     def _clear_caches(self) -> None:
         """Of what Python keeps for itself: names that were looked up, lines of files, room for tuples to come."""
@@ -123,6 +129,7 @@ class Beside:
         every = tracemalloc.take_snapshot().traces._traces  # type: ignore[attr-defined]  # as objects ten times as slow
         for domain, size, frames in map(_FIRST_THREE, every):
             (arrays if domain == np.lib.tracemalloc_domain else found[frames[0]]).append(size)
+        self._arrays = arrays
         return sum(arrays), found
 
 
