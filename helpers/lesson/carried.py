@@ -4,7 +4,7 @@
     found, state = carried(Router, (4, 16), use, state)   # in the next one: the router that `state` describes
 
 Each process is a fork of this one, in which no object of that class ever worked. So whatever an object wrote elsewhere
-(its class, a global, a library's module, a generator, a variable of a context) is not there the next time, and
+(its class, a global, a library's module, a generator, a variable of a context, a file) is not there the next time, and
 `len(state)` says how much it remembers, wherever in its attributes that is. Where a process cannot be forked the
 object is made anew in this one.
 """
@@ -31,6 +31,7 @@ from typing import Any
 
 from ..catalog.errors import WorkbookError
 from .asking import lab
+from .reading_only import leave_nothing_behind
 
 FORKS = sys.platform == "linux"
 MOST_PRINTED = 10_000
@@ -93,8 +94,9 @@ def _answer(write: int, work: Callable[[], tuple[Any, bytes]]) -> None:
     """In the child: write down what came of it, and end; nothing where it failed.
 
     A descriptor that two processes share has one offset, in which a number could be kept: all but one are closed. What
-    was freed before the fork still holds what processes before this one sent: memory is cleared as it is taken. And
-    where a grader asks, what is printed stays here.
+    was freed before the fork still holds what processes before this one sent: memory is cleared as it is taken. Names
+    of files and semaphores, the priority of a parent: nothing of it can be changed. And where a grader asks, what is
+    printed stays here.
     """
     try:
         if _mallopt:
@@ -105,6 +107,8 @@ def _answer(write: int, work: Callable[[], tuple[Any, bytes]]) -> None:
         nothing = _open(devnull, os.O_RDWR)
         for number in range(3):
             dup2(nothing, number)
+        with contextlib.suppress(OSError):  # a processor whose calls nobody has numbered
+            leave_nothing_behind()
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             found, state = work()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import _posixsubprocess
+import errno
 import os
 import random
+import resource
+import sys
 from collections import OrderedDict, defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 import numpy
@@ -74,6 +79,59 @@ def test_what_is_kept_elsewhere_does_not(place):
         return len(HIDDEN[place](keeper))
 
     assert twice(Keeper, (7,), keep, lambda keeper: len(HIDDEN[place](keeper))) == (1, 0)
+
+
+def in_a_semaphore(name):
+    multiprocessing = pytest.importorskip("_multiprocessing")
+    multiprocessing.SemLock(1, 5, 9, name, False)
+
+
+def in_a_history(path):
+    pytest.importorskip("readline").write_history_file(path)
+
+
+def in_arguments(text):
+    ends = os.pipe()
+    given = [b"/bin/sleep", b"60", text.encode()]
+    options = (True, (ends[1],), None, [], *[-1] * 6, *ends, False, False, 0, None, None, None, -1, None, False)
+    return _posixsubprocess.fork_exec(given, given[:1], *options[: 21 if sys.version_info >= (3, 11) else 20])
+
+
+SYSTEM = {  # where a router's table lay, by ways of which Python tells nobody
+    "a semaphore": lambda at: in_a_semaphore(f"/{at.name}"),
+    "a file of readline's": lambda at: in_a_history(str(at / "history")),
+    "the name of a folder": lambda at: (at / "name").mkdir(),
+    "the time of a file": lambda at: os.utime(at, (5, 5)),
+    "a process's arguments": lambda at: in_arguments(str(at)),
+    "a parent's priority": lambda at: os.setpriority(os.PRIO_PROCESS, os.getppid(), 1),
+    "a parent's processors": lambda at: os.sched_setaffinity(os.getppid(), os.sched_getaffinity(0)),
+    "a signal": lambda at: os.kill(os.getppid(), 0),
+    "a limit of its parent's": lambda at: resource.prlimit(os.getppid(), resource.RLIMIT_CORE, (0, 0)),
+}
+
+
+@pytest.mark.parametrize("place", SYSTEM)
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux filters a process's calls")
+def test_nothing_is_left_in_the_system(place, tmp_path):
+    def leave(keeper):
+        try:
+            SYSTEM[place](tmp_path)
+        except OSError as error:
+            return errno.errorcode[error.errno or 0]
+        return "left"
+
+    assert carried(Keeper, (7,), leave)[0] in ("EPERM", "EACCES")
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux filters a process's calls")
+def test_who_leaves_nothing_reads_computes_and_begins_threads():
+    def works(keeper):
+        with ThreadPoolExecutor(2) as pool:
+            sums = [*pool.map(sum, [(1, 2), (3, 4)])]
+        return [*sums, float((torch.ones(300, 300) @ torch.ones(300, 300)).sum()), len(open(__file__).read()) > 99]
+
+    assert carried(Keeper, (7,), works)[0] == [3, 7, 300.0**3, True]
 
 
 def test_a_view_goes_on_without_what_it_is_a_view_of():

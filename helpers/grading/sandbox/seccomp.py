@@ -13,8 +13,24 @@ from __future__ import annotations
 import errno
 import platform
 import socket
-import struct
 
+from ...lesson.reading_only import (
+    ALLOW,
+    ARCHITECTURE,
+    ARCHITECTURES,
+    CLONE,
+    CLONE3,
+    ERRNO,
+    IF_ANY_BIT,
+    IF_AT_LEAST,
+    IF_EQUAL,
+    LOAD,
+    NUMBER,
+    RETURN,
+    X32,
+    on_argument,
+    step,
+)
 from . import linux
 
 FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, 16)  # 16 is AF_NETLINK: libc asks it for interfaces
@@ -31,13 +47,7 @@ REFUSED = {
     "mknod": (133, 33), "mknodat": (259, 33),  # and with them mkfifo: ranks would talk by the names of pipes
 }  # fmt: skip
 SOCKETS = {"socket": (41, 198), "socketpair": (53, 199)}
-CLONE, CLONE3 = (56, 220), 435
 NEW_NAMESPACES = 0x7E020000  # CLONE_NEW… of clone(2): users, processes, mounts, networks, IPC, names, cgroups
-ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # as Linux's audit counts them; column of the numbers
-_X32 = 0x40000000  # x86_64's calls under other numbers, which would walk round the filter
-_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
-_LOAD, _RETURN, _IF_EQUAL, _IF_AT_LEAST, _IF_ANY_BIT = 0x20, 0x06, 0x15, 0x35, 0x45
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data; the lower half of the argument
 
 
 def program(machine: str) -> bytes:
@@ -48,32 +58,22 @@ def program(machine: str) -> bytes:
     if machine not in ARCHITECTURES:
         raise OSError(errno.ENOSYS, f"no filter of system calls is known for {machine}")
     column = list(ARCHITECTURES).index(machine)
-    refuse = _step(_RETURN, _ERRNO | errno.EPERM)
-    steps = [_step(_LOAD, _ARCHITECTURE), _step(_IF_EQUAL, ARCHITECTURES[machine], 1, 0), refuse]
-    steps += [_step(_LOAD, _NUMBER), _step(_IF_AT_LEAST, _X32, 0, 1), refuse]
+    refuse = step(RETURN, ERRNO | errno.EPERM)
+    steps = [step(LOAD, ARCHITECTURE), step(IF_EQUAL, ARCHITECTURES[machine], 1, 0), refuse]
+    steps += [step(LOAD, NUMBER), step(IF_AT_LEAST, X32, 0, 1), refuse]
     # clone3 keeps its flags in memory, where no filter can look; libc falls back on clone.
-    steps += [_step(_IF_EQUAL, CLONE3, 0, 1), _step(_RETURN, _ERRNO | errno.ENOSYS)]
+    steps += [step(IF_EQUAL, CLONE3, 0, 1), step(RETURN, ERRNO | errno.ENOSYS)]
     for numbers in REFUSED.values():
-        steps += [_step(_IF_EQUAL, numbers[column], 0, 1), refuse]
-    namespaces = [_step(_IF_ANY_BIT, NEW_NAMESPACES, 0, 1), refuse, _step(_RETURN, _ALLOW)]
-    steps += _on_argument(CLONE[column], namespaces)
-    families = [_step(_IF_EQUAL, int(family), len(FAMILIES) - at, 0) for at, family in enumerate(FAMILIES)]
-    families += [_step(_RETURN, _ERRNO | errno.EAFNOSUPPORT), _step(_RETURN, _ALLOW)]
+        steps += [step(IF_EQUAL, numbers[column], 0, 1), refuse]
+    namespaces = [step(IF_ANY_BIT, NEW_NAMESPACES, 0, 1), refuse, step(RETURN, ALLOW)]
+    steps += on_argument(CLONE[column], 0, namespaces)
+    families = [step(IF_EQUAL, int(family), len(FAMILIES) - at, 0) for at, family in enumerate(FAMILIES)]
+    families += [step(RETURN, ERRNO | errno.EAFNOSUPPORT), step(RETURN, ALLOW)]
     for numbers in SOCKETS.values():
-        steps += _on_argument(numbers[column], families)
-    return b"".join([*steps, _step(_RETURN, _ALLOW)])
+        steps += on_argument(numbers[column], 0, families)
+    return b"".join([*steps, step(RETURN, ALLOW)])
 
 
 def install(machine: str = platform.machine()) -> None:
     """Filter this process's calls and its children's, for good. OSError where Linux has no such filter."""
     linux.filter_calls(program(machine))
-
-
-def _on_argument(number: int, steps: list[bytes]) -> list[bytes]:
-    """Of the call `number`, look at the first argument; `steps` decide and never go on."""
-    return [_step(_IF_EQUAL, number, 0, len(steps) + 1), _step(_LOAD, _FIRST_ARGUMENT), *steps]
-
-
-def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
-    """struct sock_filter: what to do, how many steps to skip if the test holds, and if it does not."""
-    return struct.pack("=HBBI", code, if_true, if_false, value)
