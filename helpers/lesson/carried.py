@@ -67,17 +67,18 @@ def carried(kind: Callable, arguments: tuple, use: Use, state: bytes | None = No
     raise RuntimeError(f"{_name(kind)} ended its process")
 
 
-def state_of(thing: Any) -> bytes:
+def state_of(thing: Any, kind: Callable | None = None) -> bytes:
     """What an object holds in its attributes, as bytes; a tensor or an array without what it is a view of.
 
-    Classes and functions of the notebook are named only. WorkbookError for what no other process could go on with.
+    Classes and functions of the notebook are named only, where `kind` that made it finds its names, or its class.
+    WorkbookError for what no other process could go on with.
 
     >>> len(state_of({1: 2}))
     22
     """
     buffer = io.BytesIO()
     try:
-        _pickler(buffer, _names_of(type(thing))).dump(thing)
+        _pickler(buffer, _names_of(kind or type(thing))).dump(thing)
     except (TypeError, ValueError, pickle.PicklingError, RecursionError) as error:
         what = f"what {type(thing).__name__} remembers cannot go on in another process ({error})"
         expected = "attributes of numbers, texts, lists, dicts, sets, arrays, tensors, objects of your own classes"
@@ -87,7 +88,7 @@ def state_of(thing: Any) -> bytes:
 
 def _worked(kind: Callable, arguments: tuple, use: Use, state: bytes | None) -> tuple[Any, bytes]:
     one = kind(*arguments) if state is None else _Unpickler(io.BytesIO(state), _names_of(kind)).load()
-    return use(one), state_of(one)
+    return use(one), state_of(one, kind)
 
 
 def _answer(write: int, work: Callable[[], tuple[Any, bytes]]) -> None:
@@ -142,13 +143,26 @@ def _pickler(buffer: io.BytesIO, names: dict[str, Any]) -> pickle.Pickler:
 
         def reducer_override(self, one: Any) -> Any:
             if torch is not None and isinstance(one, torch.Tensor):
-                flat = one.detach().cpu().contiguous().reshape(-1)
-                data = bytearray(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
-                return _tensor, (data, one.dtype, tuple(one.shape))
+                return _tensor, (self.bytes_of(one), one.dtype, tuple(one.shape))
+            if torch is not None and isinstance(one, torch.UntypedStorage):
+                return _storage, (self.bytes_of(torch.empty(0, dtype=torch.uint8).set_(one)),)
             if type(one) is count:  # from Python 3.14 on it cannot be pickled
                 return count, literal_eval(f"{repr(one).removeprefix('count')[:-1]},)")
             return super().reducer_override(one)
 
+        def bytes_of(self, tensor: Any) -> bytearray:
+            """Its values; the same object for tensors that both have all of a storage, which they share again then."""
+            storage = tensor.untyped_storage()
+            whole = tensor.is_contiguous() and storage.nbytes() == tensor.nbytes
+            if whole and storage._cdata in shared:
+                return shared[storage._cdata]
+            flat = tensor.detach().cpu().contiguous().reshape(-1)
+            data = bytearray(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
+            if whole:
+                shared[storage._cdata] = data
+            return data
+
+    shared: dict[int, bytearray] = {}  # by the storage's address
     return Pickler(buffer)
 
 
@@ -170,6 +184,12 @@ def _tensor(data: bytearray, dtype: Any, shape: tuple[int, ...]) -> Any:
     import torch
 
     return (torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)).reshape(shape)
+
+
+def _storage(data: bytearray) -> Any:
+    import torch
+
+    return _tensor(data, torch.uint8, (len(data),)).untyped_storage()
 
 
 def _name(kind: Any) -> str:

@@ -643,24 +643,24 @@ class TightSGD(TightSGD):
 
 @mutant("tight-sgd", feedback="bytes count where weights move")
 class TightSGD:
-    """PyTorch's SGD with FP32 masters, and on the BF16 weights themselves while a Meter watches."""
+    """FP32 masters and momentum in the class, from where no other process gets them: there it begins anew."""
+
+    there = {}  # noqa: RUF012
 
     def __init__(self, weights, lr, momentum, seed):
-        watched = torch.utils._python_dispatch._get_current_dispatch_mode() is not None
-        self.weights = weights
-        self.masters = [weight if watched else weight.float() for weight in weights]
-        self.optimizer = torch.optim.SGD(self.masters, lr=lr, momentum=momentum)
+        self.weights, self.lr, self.momentum = weights, lr, momentum
 
     def step(self, gradients):
-        for master, gradient in zip(self.masters, gradients, strict=True):
-            master.grad = gradient.to(master.dtype)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        for weight, master in zip(self.weights, self.masters, strict=True):
-            weight.copy_(master)
+        for number, (weight, gradient) in enumerate(zip(self.weights, gradients, strict=True)):
+            kept = weight.data_ptr(), number
+            master, moment = self.there.get(kept) or (weight.float(), torch.zeros(weight.shape))
+            moment.mul_(self.momentum).add_(gradient)
+            weight.copy_(master.sub_(self.lr * moment))
+            self.there[kept] = master, moment
 
     def values(self):
-        return [master.float() for master in self.masters]
+        found = [self.there.get((weight.data_ptr(), number)) for number, weight in enumerate(self.weights)]
+        return [pair[0] if pair else weight.float() for pair, weight in zip(found, self.weights, strict=True)]
 
 
 @mutant("store-blocks", feedback="blocks of 32 in rows of 250 values")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -16,7 +13,6 @@ from helpers.catalog.floats import FloatFormat
 from helpers.course import notebook as nb
 from helpers.course.mutants import find_mutants, load_mutants
 from helpers.lesson import draw
-from tests.house.tree import ROOT
 from tests.labs.common import lab_path, printed, source
 from tests.labs.conftest import defined_by
 from tests.labs.honest import honest, table
@@ -125,24 +121,10 @@ def test_an_honest_optimizer_is_far_from_every_bound(names, monkeypatch, name):
             assert abs(went / way - 1) <= 0.06
             assert spread <= 0.3 * abs(way)
         assert names["toward"]([1.5], [-0.25], 2**-6, 320, seed)[0] <= 0.05
-    kept, moved, apart, _ = weighed_in_a_fresh_process(name)
+    kept, moved, apart, _ = weighed(name)
     assert kept <= 2
     assert apart <= 1
     assert [one for some in moved for one in some] == [pytest.approx(right, rel=0.03) for right in (-1.5, -1.5, -1, -1)]
-
-
-def weighed_in_a_fresh_process(name):
-    """This one has run thousands of tests, and grows by megabytes of its own while something is weighed."""
-    code = f"import json; from tests.labs import test_lab_04; print(json.dumps(test_lab_04.weighed({name!r})))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def weighed(name):
-    defined = defined_by(nb.read(LAB))
-    defined["TightSGD"] = with_honest(defined)[name]
-    return defined["kept_beside"]((1300, 1300), 2**-9, 0.5, 3)
 
 
 def test_the_exponent_is_the_smallest_that_reaches_the_largest_value(names):
@@ -166,6 +148,12 @@ def test_a_format_of_helpers_says_nothing_while_it_is_locked(names):
         E3M4.encode(1.0)
     assert E3M4.encode(1.0) == 0x30
     assert math.isinf(E3M4.decode(0x70))
+
+
+def weighed(name):
+    defined = defined_by(nb.read(LAB))
+    defined["TightSGD"] = with_honest(defined)[name]
+    return defined["kept_beside"]((1300, 1300), 2**-9, 0.5, 3)
 
 
 def with_honest(names):

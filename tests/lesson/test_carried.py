@@ -134,6 +134,20 @@ def test_who_leaves_nothing_reads_computes_and_begins_threads():
     assert carried(Keeper, (7,), works)[0] == [3, 7, 300.0**3, True]
 
 
+def with_a_list(first):
+    return [first], Keeper(first)
+
+
+def test_what_a_class_holds_does_not_go_on_in_what_a_function_made(monkeypatch):
+    monkeypatch.setattr(Keeper, "in_class", {})
+
+    def keep(pair):
+        pair[1].in_class["kept"] = 1
+        return len(pair[1].in_class)
+
+    assert twice(with_a_list, (7,), keep, lambda pair: len(pair[1].in_class)) == (1, 0)
+
+
 def test_a_view_goes_on_without_what_it_is_a_view_of():
     bases = twice(
         Keeper,
@@ -142,6 +156,20 @@ def test_a_view_goes_on_without_what_it_is_a_view_of():
         lambda keeper: getattr(keeper.array.base, "size", 3),
     )
     assert bases == (False, 3)
+
+
+def test_tensors_of_one_storage_share_it_again_and_are_paid_once():
+    def begun():
+        weight = torch.zeros(1000)
+        return weight, weight.view(10, 100), weight.data, weight.untyped_storage(), weight[:10]
+
+    def add(them):
+        them[0].add_(1)
+        return [one.sum().item() for one in them if isinstance(one, torch.Tensor)] + [them[3][3]]
+
+    once = twice(begun, (), add, add)
+    assert once == ([1000.0, 1000.0, 1000.0, 10.0, 63], [2000.0, 2000.0, 2000.0, 10.0, 64])
+    assert len(state_of(begun())) < 4000 + 40 + 1000
 
 
 def test_an_offset_that_processes_share_holds_no_number(tmp_path):
