@@ -17,6 +17,7 @@ a learner's may come between two lines of ours. `tamper_checks` names the spelli
 from __future__ import annotations
 
 import _posixshmem
+import _posixsubprocess
 import builtins
 import contextlib
 import importlib
@@ -59,15 +60,25 @@ _KEEPING = frozenset(
         *("os.utime", "os.chmod", "os.chown"),  # sixteen bytes in each file that was there before
         *("mmap.__new__", "socket.__new__", "sqlite3.connect", "resource.setrlimit", "resource.prlimit"),
         *("os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "subprocess.Popen"),
-        *("os.pipe", "os.memfd_create", "_posixshmem.shm_open"),  # for these we raise the events ourselves: _SILENT
+        # For these we raise the events ourselves: _SILENT
+        *(
+            "os.pipe",
+            "os.memfd_create",
+            "_posixshmem.shm_open",
+            "os.openpty",
+            "os.eventfd",
+            "_posixsubprocess.fork_exec",
+        ),
     }
 )
 _STARTING = ("socket.__new__", STARTED)
 _SILENT = {"pipe": "os.pipe", "pipe2": "os.pipe", "memfd_create": "os.memfd_create", "shm_open": "_posixshmem.shm_open"}
+_SILENT |= {"openpty": "os.openpty", "eventfd": "os.eventfd"}
+_SILENT |= dict.fromkeys(("fork_exec", "_fork_exec"), "_posixsubprocess.fork_exec")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC
 MOST_IN_A_FILE = 16 << 10  # what ranks write while they start fits; no tensor worth hiding does
 _NOWHERE = os.devnull
-_SMALL_TEXT = 1 << 10  # of a variable of the environment
+_SMALL_TEXT, _SMALL_TEXTS = 1 << 10, 1 << 15  # of a variable of the environment; of all that are set
 
 _IMPORTS = "<frozen importlib"
 # Who gets a frame and hands it to whoever called; and who looks at one and hands it to nobody.
@@ -89,7 +100,7 @@ _WAKES = ("asyncio/selector_events.py", "_make_self_pipe")
 _UNCHANGED = (traceback, traceback.StackSummary, linecache, logging)  # what _LOOKS hand a frame on to
 _LOOK_OF_OURS = (
     *("lesson.asking", "lesson.tracebacks", "lesson.ranks.recorder"),
-    *("memory.meter.gradient_sum", "memory.meter.process"),
+    *("memory.meter.gradient_sum", "memory.meter.heap", "memory.meter.process"),
 )
 SEEN = "an answer reached for {}, by which what asks it could be seen: it was refused"
 NAMED = "a cell of the learner's own reached for {}, by which the kernel itself can be seen"
@@ -123,7 +134,7 @@ def guard(lab: Iterable[CodeType] = (), before: There | None = None) -> Guard:
 
 
 def _guard(copied: Iterable[CodeType], before: There, close_modes: Callable[[], None]) -> Guard:
-    depth, reached, looking = [0], list[str](), set[int]()
+    depth, texts, reached, looking = [0], [0], list[str](), set[int]()
     sockets, processes = list[ref](), set[int]()  # of what starts ranks
     know = whose(copied, _CODES)
     kept = {str(vars(one).get("__file__")): [_as_it_is(one)] for one in _modules_of_ours()}
@@ -157,8 +168,11 @@ def _guard(copied: Iterable[CodeType], before: There, close_modes: Callable[[], 
         what = str(arguments[1]) if event == _ATTRIBUTE else event if event != MODES else f"torch.{arguments[0]}"
         word = what.rpartition(".")[2]
         learners = not file_of(frame.f_code).startswith(LIBRARIES) or _passes_to_a_learner(frame)
+        if event == "os.putenv":
+            texts[0] += len(arguments[1])
         if keeps:
-            allowed = _may_keep(event, arguments, frame, know)
+            small = event == "os.putenv" and len(arguments[1]) < _SMALL_TEXT and texts[0] < _SMALL_TEXTS
+            allowed = small or _may_keep(event, arguments, frame, know)
         elif event == MODES:  # of ours, which raises it, and who calls that
             learners, allowed = True, may_ask(word, frame.f_back, know.genuine, place_of)
         elif depth[0]:
@@ -230,7 +244,7 @@ def _may_see(word: str, frame: FrameType | None, know: Whose) -> bool:
 def _may_keep(event: str, arguments: tuple, frame: FrameType | None, know: Whose) -> bool:
     """Whether what `frame` does keeps nothing of an answer's."""
     path = arguments[0] if arguments and type(arguments[0]) is str else ""
-    if (event == "open" and path == _NOWHERE) or (event == "os.putenv" and len(arguments[1]) < _SMALL_TEXT):
+    if event == "open" and path == _NOWHERE:
         return True
     while frame is not None and know.genuine(frame):
         file = frame.f_code.co_filename
@@ -279,9 +293,9 @@ def _in_words(event: str, arguments: tuple) -> str:
 
 
 def _make_loud() -> None:
-    """Raise events where Python raises none: for pipes, files in memory, shared memory."""
+    """Raise events where Python raises none: for pipes, terminals, files in memory, shared memory, other processes."""
     for name, event in _SILENT.items():
-        for module in (os, sys.modules.get("posix"), _posixshmem):
+        for module in (os, sys.modules.get("posix"), _posixshmem, _posixsubprocess, sys.modules.get("subprocess")):
             if (function := getattr(module, name, None)) is not None:
                 setattr(module, name, _loud(event, function))
 
@@ -298,7 +312,7 @@ def _loud(event: str, function: Callable) -> Callable:
 def _read_ahead() -> dict[str, Codes]:
     """The code of what looks at frames: read while nothing is asked, for what is read takes memory."""
     files = [f"{OURS}{name.replace('.', os.sep)}.py" for name in _LOOK_OF_OURS]
-    names = {"ctypes/__init__.py", *(file for file, _ in _LOOKS | _PASS_ON)}
+    names = {"ctypes/__init__.py", modes.STACK, *(file for file, _ in _LOOKS | _PASS_ON)}
     files += [os.path.join(folder, *name.split("/")) for folder in PATHS for name in names]
     return {file: codes_of(file) for file in files if os.path.exists(file)}
 

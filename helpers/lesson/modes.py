@@ -15,9 +15,9 @@ from typing import Any
 MODES = "torch modes"
 _READS = ("_get_dispatch_stack_at", "_pop_torch_dispatch_stack", "_get_dispatch_mode", "_unset_dispatch_mode")
 _STOPS = ("_DisableTorchDispatch", "_EnableTorchDispatch")
-_STACK, _CONTEXTS = "torch/utils/_python_dispatch.py", "contextlib.py"
+STACK, _CONTEXTS = "torch/utils/_python_dispatch.py", "contextlib.py"
 _INFRA = "_disable_infra_mode"  # of a tracer, whose context another function made than enters it; no meter is one
-_LEAVES = (_STACK, "__exit__")  # of a mode that was entered: a meter looks whether it is itself
+_LEAVES = (STACK, "__exit__")  # of a mode that was entered: a meter looks whether it is itself
 
 
 def make_modes_loud() -> None:
@@ -47,9 +47,9 @@ def may_ask(
             return True
         if file != _CONTEXTS and word not in ("", _INFRA, *frame.f_code.co_names):
             return False
-        if file not in (_STACK, _CONTEXTS):
+        if file not in (STACK, _CONTEXTS):
             return True
-        if file == _STACK:
+        if file == STACK:
             word = "" if name.startswith("<") else name  # a comprehension: before Python 3.12 a frame
         frame = frame.f_back
     return False

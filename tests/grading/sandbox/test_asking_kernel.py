@@ -815,6 +815,16 @@ def fill(count): shared_memory.SharedMemory(create=True, size=100)""",
     "another process": "import subprocess\ndef fill(count): subprocess.run(['true'])",
     "a fork": "import os\ndef fill(count): os.fork()",
     "the environment": "import os\ndef fill(count): os.environ['KEPT'] = 'x' * 5000",
+    "the environment, in small texts": """import os
+def fill(count):
+    for number in range(99):
+        os.putenv(f'KEPT{number}', 'x' * 1000)""",
+    "a terminal": "import os\ndef fill(count): os.openpty()",
+    "a counter of events": "import os\ndef fill(count): os.eventfd(count)",
+    "another process, by hand": """import _posixsubprocess
+def fill(count): _posixsubprocess.fork_exec([b'kept'], [b'/bin/true'])""",
+    "another process, by the name of a module": """import subprocess
+def fill(count): vars(subprocess)['_fork_exec']([b'kept'], [b'/bin/true'])""",
     "a database": "import sqlite3\ndef fill(count): sqlite3.connect(':memory:')",
     "a larger limit": """import resource
 def fill(count): resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))""",
