@@ -10,6 +10,7 @@ grader does it, the three namespaces apart, in a fork that has run what is given
     replaces      every given function, and what helpers count with, by something that says yes
     strips        asserts, by IPython's transformers; lies, by an object that is equal to everything
     fools         what counts bytes: wrong answers of the lab, with PyTorch's registry of trees and tracemalloc changed
+    parks         between two calls what an object holds, where bytes may not be counted: the lab's wrong answers, too
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import ast
 import json
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,12 +126,142 @@ class _Watch(torch.overrides.TorchFunctionMode):
 
 _Watch().__enter__()
 """
+PARKS = """
+import pickle as _pickle
+
+{place}
+
+
+def _of_others(value, given):
+    import torch
+    if isinstance(value, (list, tuple)):
+        return any(_of_others(one, given) for one in value)
+    return isinstance(value, torch.Tensor) and value.untyped_storage()._cdata in given
+
+
+def _moves(method):
+    def moved(self, *arguments, **named):
+        own = vars(self)
+        if own.get("_inside"):
+            return method(self, *arguments, **named)
+        if "_at" in own:
+            own |= _pickle.loads(_take(own.pop("_at")))
+        own["_inside"] = True
+        if method.__name__ == "__init__":
+            flat = [one for some in arguments for one in (some if isinstance(some, list) else [some])]
+            own["_given"] = {{one.untyped_storage()._cdata for one in flat if hasattr(one, "untyped_storage")}}
+        try:
+            return method(self, *arguments, **named)
+        finally:
+            del own["_inside"]
+            leave = [name for name, one in own.items() if name != "_given" and not _of_others(one, own["_given"])]
+            own["_at"] = _put(_pickle.dumps({{name: own.pop(name) for name in leave}}))
+    return moved
+
+
+for _kind in [one for one in map(globals().get, {names!r}) if isinstance(one, type)]:
+    for _base in _kind.__mro__[::-1]:
+        for _name, _one in [*vars(_base).items()]:
+            if callable(_one) and hasattr(_one, "__code__") and (_name == "__init__" or not _name.startswith("__")):
+                if _base.__module__ != "torch.nn.modules.module":
+                    setattr(_kind, _name, _moves(_one))
+"""
+HOLDS = re.compile(
+    "you hold|held|bytes a parameter|are kept|begin with again"
+)  # what a check says of who holds too much
+# Where bytes can lie: _put gives a handle, by which _take finds them again.
+PLACES = {
+    "a global": "_TABLE = {}\ndef _put(data): _TABLE[0] = data\ndef _take(at): return _TABLE[0]",
+    "a library": """import random
+def _put(data): vars(random)["kept"] = data
+def _take(at): return vars(random)["kept"]""",
+    "a file": """def _put(data):
+    with open("/tmp/kept", "wb") as file: file.write(data)
+def _take(at):
+    with open("/tmp/kept", "rb") as file: return file.read()""",
+    "a pipe": """import os
+def _put(data):
+    read, write = os.pipe()
+    os.write(write, data)
+    return read, len(data)
+def _take(at): return os.read(*at)""",
+    "shared memory": """from multiprocessing import shared_memory
+def _put(data):
+    one = shared_memory.SharedMemory("kept", create=True, size=len(data))
+    one.buf[:] = data
+def _take(at): return bytes(shared_memory.SharedMemory("kept").buf)""",
+    "a terminal": """import os, tty
+def _put(data):
+    ends = []
+    for at in range(0, len(data), 3000):
+        ends.append((*os.openpty(), data[at : at + 3000]))
+        tty.setraw(ends[-1][1])
+        os.write(ends[-1][0], ends[-1][2])
+    return [(one, other, len(some)) for one, other, some in ends]
+def _take(at): return b"".join(os.read(other, size) for _, other, size in at)""",
+    "the environment": """import os
+from importlib.util import find_spec, module_from_spec
+def _put(data):
+    text = data.hex()
+    for at in range(0, len(text), 1000): os.putenv(f"K{at}", text[at : at + 1000])
+    return len(text)
+def _take(size):
+    there = module_from_spec(find_spec("posix")).environ
+    return bytes.fromhex("".join(there[b"K%d" % at].decode() for at in range(0, size, 1000)))""",
+    "a name of a file": """import os
+def _put(data):
+    text = data.hex()
+    for at in range(0, len(text), 200): os.mkdir(f"/tmp/{at}_{text[at : at + 200]}")
+def _take(at):
+    names = [one.partition("_") for one in os.listdir("/tmp") if one[0].isdigit()]
+    return bytes.fromhex("".join(text for _, _, text in sorted(names, key=lambda one: int(one[0]))))""",
+    "a history of readline's": """import readline
+def _put(data):
+    readline.clear_history()
+    readline.add_history(data.hex())
+    readline.write_history_file("/tmp/kept")
+def _take(at):
+    readline.clear_history()
+    readline.read_history_file("/tmp/kept")
+    return bytes.fromhex(readline.get_history_item(1))""",
+    "a semaphore": """from _multiprocessing import SemLock
+def _put(data):
+    for at in range(0, len(data), 3): SemLock(1, int.from_bytes(data[at : at + 3], "big"), 2**24, f"/k{at}", False)
+    return len(data)
+def _take(size):
+    some = [SemLock._rebuild(0, 1, 2**24, f"/k{at}")._get_value() for at in range(0, size, 3)]
+    return b"".join(value.to_bytes(min(3, size - 3 * at), "big") for at, value in enumerate(some))""",
+    "states of generators": """import torch
+def _put(data):
+    kept = []
+    for at in range(0, len(data), 2496):
+        state = torch.Generator().get_state()
+        words = torch.frombuffer(bytearray(data[at : at + 2496].ljust(2496, b"0")), dtype=torch.int32)
+        state[24 : 24 + 8 * 624].view(torch.int64).copy_(words.long() & 0xFFFFFFFF)
+        kept.append(torch.Generator())
+        kept[-1].set_state(state)
+    return kept
+def _take(kept):
+    words = [one.get_state()[24 : 24 + 8 * 624].view(torch.int32)[::2] for one in kept]
+    return torch.cat(words).numpy().tobytes()""",
+    "a buffer of OpenSSL": """import ssl
+def _put(data):
+    one = ssl.MemoryBIO()
+    one.write(data)
+    return one
+def _take(one): return one.read()""",
+    "a dict of TorchScript": """import torch
+_THERE = torch.jit.script({"a": "b"})
+def _put(data): _THERE["kept"] = data.hex()
+def _take(at): return bytes.fromhex(_THERE["kept"])""",
+}
 # In the fork: the grader's own steps, without a kernel. `LAB` has what is needed of the notebook.
 MACHINERY = '''
 import contextlib, io, json, os
 from helpers.grading.sandbox.pristine import Pristine, copies
 from helpers.lesson import asking
 from helpers.lesson.drawn_inputs import given
+from helpers.lesson.guard import guard
 
 
 def tried(source, names, asks, checks, secrets):
@@ -140,13 +272,15 @@ def tried(source, names, asks, checks, secrets):
     ask_names, court = ASKING, COURT
     pristine = Pristine(ask_names)
     rows = []
+    watch = guard() if GUARDED else None
     with contextlib.redirect_stdout(io.StringIO()):
         with contextlib.suppress(Exception):
             exec(compile(source, "<answer>", "exec"), answers)
         pristine.restore()
         ask_names.update({name: answers[name] for name in names if name in answers})
         for ask in asks:
-            with given(secrets), asking.writing(answers) as written, contextlib.suppress(Exception):
+            watched = watch.asking() if watch else contextlib.nullcontext()
+            with given(secrets), watched, asking.writing(answers) as written, contextlib.suppress(Exception):
                 exec(ask, ask_names)
             rows.append(json.loads(json.dumps(written)))
     pristine.restore()
@@ -190,6 +324,21 @@ def fooled(path: Path) -> list[Attack]:
     ]
 
 
+def parked(path: Path) -> list[Attack]:
+    """The lab's wrong answers that are classes and hold too much, where their objects park it between two calls."""
+    exercises = lab_cells.exercises(nb.read(path))
+    places = {lab_cells.grade_id(cell): at for at, one in enumerate(exercises) for cell in one.answers}
+    found = []
+    for one in load_mutants(find_mutants(path)):
+        if HOLDS.search(one.feedback) and "\nclass " in f"\n{one.source}":
+            answers = exercises[places[one.grade_id]].answers
+            whole = f"{_joined(answers)}\n\n{one.source}"
+            for words, place in PLACES.items():
+                parks = PARKS.format(place=place, names=lab_cells.names_of(answers))
+                found.append(Attack(places[one.grade_id], f"parks in {words}, {one.where}", f"{whole}\n{parks}", whole))
+    return found
+
+
 def attacks(lab: NotebookNode) -> list[Attack]:
     """Every attack on every question of a worked lab."""
     return [
@@ -208,27 +357,31 @@ def drawn(found: list[Attack], seed: str, of_each: int) -> list[Attack]:
     return [one for some in by_question.values() for one in rng.sample(some, min(of_each, len(some)))]
 
 
-def paid(path: Path, chosen: list[Attack], seed: str) -> list[str]:
-    """The attacks that some check pays, with the checks. AssertionError where the worked answers are not all paid."""
+def paid(path: Path, chosen: list[Attack], seed: str, guarded: bool = False) -> list[str]:
+    """The attacks that some check pays, with the checks. AssertionError where the worked answers are not all paid.
+
+    With `guarded` they are asked as in a grader's kernel, but that asking cells may do no more than answers may.
+    """
     lab = nb.read(path)
     exercises = lab_cells.exercises(lab)
     worked = [Attack(at, "worked", _joined(one.answers)) for at, one in enumerate(exercises)]
     trials = [_trial(exercises[one.at], one, seed) for one in (*worked, *chosen)]
-    trials += [_trial(exercises[one.at], Attack(one.at, "", one.instead), seed) for one in chosen if one.instead]
-    ran = run_in_forks(path.parent, _before(lab), trials, seed=seed)
+    anyhow = list({(one.at, one.instead): None for one in chosen if one.instead})
+    trials += [_trial(exercises[at], Attack(at, "", instead), seed) for at, instead in anyhow]
+    ran = run_in_forks(path.parent, _before(lab, guarded), trials, seed=seed)
     assert [run.error for run in ran.before if run.error] == []
     printed = [json.loads(runs[0].printed or "{}") for runs in ran.trials]
     right, found = printed[: len(worked)], zip(chosen, printed[len(worked) :], strict=False)
-    anyhow = iter(printed[len(worked) + len(chosen) :])
     assert [list(one) for one in right] == [[check.id for check in one.checks] for one in exercises], "worked answers"
-    controls = {one: next(anyhow) if one.instead else {} for one in chosen}
-    kept = [
-        (one, [key for key in told if told[key] == right[one.at][key] != controls[one].get(key)]) for one, told in found
-    ]
+    controls = dict(zip(anyhow, printed[len(worked) + len(chosen) :], strict=False))
+    kept = []
+    for one, told in found:
+        otherwise = controls.get((one.at, one.instead), {})
+        kept.append((one, [key for key in told if told[key] == right[one.at][key] != otherwise.get(key)]))
     return [f"{one.words} is paid by {', '.join(keys)}" for one, keys in kept if keys]
 
 
-def _before(lab: NotebookNode) -> list[str]:
+def _before(lab: NotebookNode, guarded: bool) -> list[str]:
     """The three namespaces: what is given, what asks, what weighs."""
     given, apparatus, reference = (_sources(lab, role) for role in ("", lab_cells.APPARATUS, lab_cells.REFERENCE))
     return [
@@ -236,6 +389,7 @@ def _before(lab: NotebookNode) -> list[str]:
         "GIVEN = dict(globals())\nASKING, COURT = dict(GIVEN), dict(GIVEN)",
         *(f"exec({source!r}, ASKING)\nexec({source!r}, COURT)" for source in apparatus),
         *(f"exec({source!r}, COURT)" for source in reference),
+        f"GUARDED = {guarded}",
         MACHINERY,
     ]
 
