@@ -128,7 +128,9 @@ _Watch().__enter__()
 """
 PARKS = """
 import pickle as _pickle
+import tempfile as _tempfile
 
+_FOLDER = _tempfile.mkdtemp(prefix="parks-")
 {place}
 
 
@@ -160,11 +162,11 @@ def _moves(method):
 
 
 for _kind in [one for one in map(globals().get, {names!r}) if isinstance(one, type)]:
-    for _base in _kind.__mro__[::-1]:
-        for _name, _one in [*vars(_base).items()]:
-            if callable(_one) and hasattr(_one, "__code__") and (_name == "__init__" or not _name.startswith("__")):
-                if _base.__module__ != "torch.nn.modules.module":
-                    setattr(_kind, _name, _moves(_one))
+    _own = [_base for _base in _kind.__mro__[::-1] if _base.__module__ != "torch.nn.modules.module"]
+    _found = {{_name: _one for _base in _own for _name, _one in vars(_base).items() if hasattr(_one, "__code__")}}
+    for _name, _one in _found.items():
+        if _name == "__init__" or not _name.startswith("__"):
+            setattr(_kind, _name, _moves(_one))
 """
 HOLDS = re.compile(
     "you hold|held|bytes a parameter|are kept|begin with again"
@@ -176,9 +178,9 @@ PLACES = {
 def _put(data): vars(random)["kept"] = data
 def _take(at): return vars(random)["kept"]""",
     "a file": """def _put(data):
-    with open("/tmp/kept", "wb") as file: file.write(data)
+    with open(f"{_FOLDER}/kept", "wb") as file: file.write(data)
 def _take(at):
-    with open("/tmp/kept", "rb") as file: return file.read()""",
+    with open(f"{_FOLDER}/kept", "rb") as file: return file.read()""",
     "a pipe": """import os
 def _put(data):
     read, write = os.pipe()
@@ -187,9 +189,10 @@ def _put(data):
 def _take(at): return os.read(*at)""",
     "shared memory": """from multiprocessing import shared_memory
 def _put(data):
-    one = shared_memory.SharedMemory("kept", create=True, size=len(data))
-    one.buf[:] = data
-def _take(at): return bytes(shared_memory.SharedMemory("kept").buf)""",
+    one = shared_memory.SharedMemory(create=True, size=len(data))
+    one.buf[: len(data)] = data
+    return one.name, len(data)
+def _take(at): return bytes(shared_memory.SharedMemory(at[0]).buf[: at[1]])""",
     "a terminal": """import os, tty
 def _put(data):
     ends = []
@@ -211,26 +214,34 @@ def _take(size):
     "a name of a file": """import os
 def _put(data):
     text = data.hex()
-    for at in range(0, len(text), 200): os.mkdir(f"/tmp/{at}_{text[at : at + 200]}")
+    for old in os.listdir(_FOLDER): os.rmdir(f"{_FOLDER}/{old}")
+    for at in range(0, len(text), 200): os.mkdir(f"{_FOLDER}/{at}_{text[at : at + 200]}")
 def _take(at):
-    names = [one.partition("_") for one in os.listdir("/tmp") if one[0].isdigit()]
+    names = [one.partition("_") for one in os.listdir(_FOLDER)]
     return bytes.fromhex("".join(text for _, _, text in sorted(names, key=lambda one: int(one[0]))))""",
     "a history of readline's": """import readline
 def _put(data):
     readline.clear_history()
     readline.add_history(data.hex())
-    readline.write_history_file("/tmp/kept")
+    readline.write_history_file(f"{_FOLDER}/kept")
 def _take(at):
     readline.clear_history()
-    readline.read_history_file("/tmp/kept")
+    readline.read_history_file(f"{_FOLDER}/kept")
     return bytes.fromhex(readline.get_history_item(1))""",
-    "a semaphore": """from _multiprocessing import SemLock
+    "a semaphore": """from _multiprocessing import SemLock, sem_unlink
+_FEW = 600  # bytes, three in each: 200 names at most are left behind
 def _put(data):
-    for at in range(0, len(data), 3): SemLock(1, int.from_bytes(data[at : at + 3], "big"), 2**24, f"/k{at}", False)
-    return len(data)
-def _take(size):
-    some = [SemLock._rebuild(0, 1, 2**24, f"/k{at}")._get_value() for at in range(0, size, 3)]
-    return b"".join(value.to_bytes(min(3, size - 3 * at), "big") for at, value in enumerate(some))""",
+    for at in range(0, min(len(data), _FEW), 3):
+        name = f"/{_FOLDER.rpartition('/')[2]}-{at}"
+        try: sem_unlink(name)
+        except OSError: pass
+        SemLock(1, int.from_bytes(data[at : at + 3], "big"), 2**24, name, False)
+    return len(data), data[_FEW:]
+def _take(at):
+    size, rest = at
+    names = [(at, f"/{_FOLDER.rpartition('/')[2]}-{at}") for at in range(0, min(size, _FEW), 3)]
+    some = [SemLock._rebuild(0, 1, 2**24, name)._get_value().to_bytes(min(3, size - at), "big") for at, name in names]
+    return b"".join(some) + rest""",
     "states of generators": """import torch
 def _put(data):
     kept = []

@@ -15,7 +15,7 @@ from helpers.course.mutants import find_mutants, lacking, load_mutants, problems
 from helpers.course.release import has_answers, release, released
 from helpers.grading.check import results_of
 from helpers.lesson.tracebacks import is_hidden
-from tests.labs.attacker import attacks, drawn, fooled, paid
+from tests.labs.attacker import attacks, drawn, fooled, paid, parked
 from tests.labs.honest import answer_of, faults, honest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,6 +24,7 @@ GRADED = next(path for path in LABS if path.stem.startswith("13"))  # the one th
 SHOWN = ("02", "09", "12")  # a formula, ranks in processes, a check that worked the answer out in its own lines
 # Exercises of which nothing that helpers has is an answer, so that no mutant can call it.
 FOOLED = ("06", "11")  # whose checks have limits of bytes: the day's, the night has all
+PARKED = ("04", "14")  # whose objects go on in another process
 NOTHING_TO_CALL = {"02": {"2", "3"}}
 
 
@@ -128,6 +129,12 @@ def test_no_attack_is_paid(path):
 @pytest.mark.parametrize("path", [path for path in LABS if path.stem[:2] in FOOLED], ids=lambda path: path.stem)
 def test_no_wrong_answer_is_paid_more_where_what_counts_bytes_is_fooled(path):
     assert paid(path, drawn(fooled(path), "7", of_each=4), seed="7") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [path for path in LABS if path.stem[:2] in PARKED], ids=lambda path: path.stem)
+def test_no_wrong_answer_is_paid_more_where_it_parks_what_it_holds(path):
+    assert paid(path, drawn(parked(path), "7", of_each=4), seed="7", guarded=True) == []
 
 
 @pytest.mark.all
