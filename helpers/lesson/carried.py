@@ -143,24 +143,12 @@ def _pickler(buffer: io.BytesIO, names: dict[str, Any]) -> pickle.Pickler:
 
         def reducer_override(self, one: Any) -> Any:
             if torch is not None and isinstance(one, torch.Tensor):
-                return _tensor, (self.bytes_of(one), one.dtype, tuple(one.shape))
+                return _tensor, (_bytes_of(one, shared), one.dtype, tuple(one.shape))
             if torch is not None and isinstance(one, torch.UntypedStorage):
-                return _storage, (self.bytes_of(torch.empty(0, dtype=torch.uint8).set_(one)),)
+                return _storage, (_bytes_of(torch.empty(0, dtype=torch.uint8).set_(one), shared),)
             if type(one) is count:  # from Python 3.14 on it cannot be pickled
                 return count, literal_eval(f"{repr(one).removeprefix('count')[:-1]},)")
             return super().reducer_override(one)
-
-        def bytes_of(self, tensor: Any) -> bytearray:
-            """Its values; the same object for tensors that both have all of a storage, which they share again then."""
-            storage = tensor.untyped_storage()
-            whole = tensor.is_contiguous() and storage.nbytes() == tensor.nbytes
-            if whole and storage._cdata in shared:
-                return shared[storage._cdata]
-            flat = tensor.detach().cpu().contiguous().reshape(-1)
-            data = bytearray(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
-            if whole:
-                shared[storage._cdata] = data
-            return data
 
     shared: dict[int, bytearray] = {}  # by the storage's address
     return Pickler(buffer)
@@ -178,6 +166,21 @@ class _Unpickler(pickle.Unpickler):
 def _named(name: str, names: dict[str, Any]) -> Any:
     first, _, rest = name.partition(".")
     return attrgetter(rest)(names[first]) if rest else names[first]
+
+
+def _bytes_of(tensor: Any, shared: dict[int, bytearray]) -> bytearray:
+    """Its values; the same object for tensors that both have all of a storage, which they share again then."""
+    import torch
+
+    storage = tensor.untyped_storage()
+    whole = tensor.is_contiguous() and storage.nbytes() == tensor.nbytes
+    if whole and storage._cdata in shared:
+        return shared[storage._cdata]
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    data = bytearray(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
+    if whole:
+        shared[storage._cdata] = data
+    return data
 
 
 def _tensor(data: bytearray, dtype: Any, shape: tuple[int, ...]) -> Any:
