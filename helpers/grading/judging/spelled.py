@@ -75,8 +75,13 @@ def _put_together(between: str | None, parts: Iterable[str | None]) -> str | Non
 
 
 def texts(call: ast.Call) -> list[str]:
-    """The texts that a call is given, of parts that are added too."""
-    return [text for one in call.args for text in [joined(one)] if text]
+    """The texts that a call is given, of parts that are put together too."""
+    return [text for one in call.args for text in [joined(one) or folded(one)] if text]
+
+
+def is_filled_in(node: ast.AST) -> bool:
+    """Whether it is an f-string in which something is put; of one with nothing in it the text is plain to see."""
+    return isinstance(node, ast.JoinedStr) and any(isinstance(one, ast.FormattedValue) for one in node.values)
 
 
 def by_text(node: ast.Subscript | ast.Call) -> str:

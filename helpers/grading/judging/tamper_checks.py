@@ -11,13 +11,16 @@ import builtins
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
 
 from nbformat import NotebookNode
 
 from ...course import lab_cells
-from . import reading, spelled
-from .reach import leading_to, part_with
+from . import reading, replacing, spelled
+from .made_before import defaults_of_much, made_before
+from .reach import Reach, binds_any, leading_to, part_with
 
 _WORDS = {  # what a learner's cell reaches for, and by which names
     "the notebook's own machinery": "get_ipython ipykernel IPKernelApp InteractiveShell do_execute shell_handlers",
@@ -71,10 +74,10 @@ def signs_of_tampering(reference: NotebookNode, assembled: NotebookNode) -> tupl
     lab = _Given(reference)
     own = [cell for cell in assembled.cells if cell.cell_type == "code" and cell.source not in given]
     answers = [cell.source for cell in own if lab_cells.is_answer(cell)]
-    lab.used = {name for source in answers for name in reading.used_later(source)}
     tried = [cell.source for cell in own if not lab_cells.is_answer(cell)]
-    names = leading_to([*tried, *answers], answers, lab.names | _KNOWN)
-    return tuple(dict.fromkeys(f"{_where(cell)} {sign}" for cell in own for sign in lab.signs(cell, names)))
+    lab.learn([*tried, *answers])
+    reach = leading_to(tried, answers, lab.names | _KNOWN, lab.asked)
+    return tuple(dict.fromkeys(f"{_where(cell)} {sign}" for cell in own for sign in lab.signs(cell, reach)))
 
 
 class _Given:
@@ -93,34 +96,49 @@ class _Given:
         self.reached = {name for cell in visible for name in _reached(cell.source)}
         self.engines = {name for cell in visible for name in _engines(cell.source)}
         self.names = {name for cell in code for name in lab_cells.bound_names(cell)}
-        self.used: set[str] = set()  # what functions of answers read, and attributes
+        self.asked = set(lab_cells.names_of(cell for cell in code if lab_cells.is_answer(cell)))
         self.everywhere = {name for cell in code for name in reading.imported(cell.source)}
+        self.made: set[str] = set()  # by cells of a learner's
+        self.attributes: set[str] = set()  # that they read or set
 
-    def signs(self, cell: NotebookNode, names: set[str] | None) -> Iterator[str]:
-        """What a learner's cell does, a phrase each. Of a cell that is no answer that is what answers come back to, by
-        these `names`; all of it where nobody knows."""
+    def learn(self, sources: Iterable[str]) -> None:
+        """What all cells of a learner's together make and read."""
+        for source in sources:
+            found = replacing.made_by(source) | replacing.data(source, self.variables | self.made)
+            self.made |= {name for name in found if not _is_module(self.imported.get(name, ""))}
+            self.attributes |= reading.attributes(source)
+
+    def signs(self, cell: NotebookNode, reach: Reach) -> Iterator[str]:
+        """What a learner's cell does, a phrase each: in what answers come back to, and all of it where nobody knows, or
+        where an answer's cell binds nothing that is asked for."""
         source = cell.source
-        yield from (f"replaces {name}, which is given" for name in sorted(self.replaced_by(source)))
-        yield from (f"replaces {name}" for name in sorted(reading.attributes_set(source, self.everywhere)))
+        unknown = reach.names is None or (lab_cells.is_answer(cell) and not binds_any(source, self.asked))
+        names = None if unknown else reach.names
+        yield from (f"replaces {name}, which is given" for name in sorted(self.replaced_by(source, names)))
+        yield from (f"replaces {name}" for name in sorted(replacing.attributes_set(source, self.everywhere, self.made)))
         lasting = _reached(source) & _LASTING
-        if not lab_cells.is_answer(cell) and names is not None:
-            source = part_with(source, names)
+        if names is not None:
+            source = part_with(source, names, reach.steady)
         words = (_reached(source) | lasting) - self.reached
         yield from (f"reaches for {what}" for what in sorted({_REACHES[word] for word in words}))
-        made = reading.made_before(source)
-        read = self.used if lab_cells.is_answer(cell) else made if names is None else names
-        kept = sorted(made & read) + ["a default"] * reading.defaults_of_much(source)
+        variables, of_classes = made_before(source)
+        variables &= reading.globals_of_functions(source) if lab_cells.is_answer(cell) and names is None else variables
+        variables &= variables if names is None else names
+        kept = sorted(variables | (of_classes & self.attributes)) + ["a default"] * defaults_of_much(source)
         yield from (f"keeps memory that is made before it is asked: {name}" for name in kept)
         yield from (f"imports {name}, which the lab does not" for name in sorted(_engines(source) - self.engines))
         yield from (f"reaches for {name}, private to what is given" for name in self.private_in(source))
 
-    def replaced_by(self, source: str) -> set[str]:
-        """The names that a cell gives another meaning, other than by a copy of what they are."""
-        mine = {name: reading.code(node) for name, node in reading.definitions(source).items()}
-        torch = {name for name, where in self.imported.items() if where.partition(".")[0] == "torch"}
-        data = reading.data(source, self.variables) - torch  # what is given is put back: a variable harms nobody
-        clashes = reading.assigned(source) & (self.defined.keys() | self.imported.keys()) - data
-        return {name for name in clashes if name not in mine or mine[name] != self._code_of(name)}
+    def replaced_by(self, source: str, names: set[str] | None) -> set[str]:
+        """The names that a cell gives another meaning, other than by a copy of what they are; of `names`, if any."""
+        mine = reading.definitions(source)
+        clashes = reading.assigned(source) & (self.defined.keys() | self.imported.keys())
+        clashes &= clashes if names is None else names
+        data = replacing.data(source, self.variables | self.made)  # which harms nobody, but in a module's place
+        data = {name for name in data if not _is_module(self.imported.get(name, ""))}
+        data |= replacing.named_again(source, self.imported)
+        same = {name for name in clashes & mine.keys() if replacing.is_more_of(mine[name], self._given(name))}
+        return clashes - data - same
 
     def private_in(self, source: str) -> list[str]:
         """The attributes that a cell reads, that only what is given sets, and that begin with an underscore."""
@@ -128,15 +146,25 @@ class _Given:
             self.private & reading.private(source, (ast.Load, ast.Del)) - reading.private(source, (ast.Store,))
         )
 
-    def _code_of(self, name: str) -> str | None:
+    def _given(self, name: str) -> ast.AST | None:
         if name in self.defined:
-            return reading.code(self.defined[name])
+            return self.defined[name]
         module, _, attribute = self.imported[name].rpartition(".")
         try:
             value = getattr(importlib.import_module(module), attribute)
-            return reading.code(reading.definitions(inspect.getsource(value))[name])
+            return reading.definitions(inspect.getsource(value))[name]
         except (ImportError, AttributeError, TypeError, OSError, ValueError, KeyError):
             return None  # of no function or class in Python
+
+
+def _is_module(where: str) -> bool:
+    """Whether an import like "torch.nn" is of a module. Nothing is imported for it."""
+    root, *rest = where.split(".")
+    spec = find_spec(root) if root else None
+    if spec is None or not rest:
+        return spec is not None
+    paths = [Path(folder, *rest) for folder in spec.submodule_search_locations or ()]
+    return any(path.is_dir() or path.with_suffix(".py").is_file() for path in paths)
 
 
 def _where(cell: NotebookNode) -> str:
@@ -145,6 +173,7 @@ def _where(cell: NotebookNode) -> str:
 
 def _reached(source: str) -> set[str]:
     words = reading.globals_read(source)
+    mine = reading.of_self(source)
     for node in ast.walk(reading.tree(source)):
         if isinstance(node, ast.Name) and node.id.startswith("__"):
             words.add(node.id)
@@ -159,13 +188,14 @@ def _reached(source: str) -> set[str]:
             if isinstance(node, ast.Call) and spelled.dotted(node.func).rpartition(".")[2] in _BY_NAME:
                 words |= {part for text in spelled.texts(node) for part in text.split(".")}
         elif isinstance(node, ast.Attribute):
-            words |= {*spelled.endings(spelled.dotted(node))} | ({node.attr} - _OF_OBJECTS)
+            name = spelled.dotted(node)
+            words |= {*spelled.endings(name)} | ({node.attr} - _OF_OBJECTS if name not in mine else set())
         elif isinstance(node, ast.Import):
             words |= {part for alias in node.names for part in alias.name.split(".")}
         elif isinstance(node, ast.ImportFrom) and node.module:
             words |= {*node.module.split("."), *spelled.endings(node.module)}
             words |= {word for alias in node.names for word in (alias.name, f"{node.module}.{alias.name}")}
-        if isinstance(node, ast.Call | ast.Subscript | ast.JoinedStr):
+        if isinstance(node, ast.Call | ast.Subscript) or spelled.is_filled_in(node):
             text = spelled.folded(node) or ""
             words |= set(text.split(".")) if re.fullmatch(r"[\w.]*", text) else set()
     words -= _WHILE_IMPORTED

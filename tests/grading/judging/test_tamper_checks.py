@@ -160,7 +160,7 @@ def with_own(lab: NotebookNode, *sources: str) -> NotebookNode:
 def test_each_kind_is_found_in_an_answer_and_in_what_it_comes_back_to(source, found, own):
     lab = reference()
     learner = with_sources(lab, {"half": source})
-    if own and found.startswith("replaces"):
+    if own and found.startswith("replaces") and not found.endswith("which is given"):
         learner = with_own(lab, source)
     elif own:  # an answer reads a name that nobody can see bound: anything may be what it comes back to
         learner = with_own(with_sources(lab, {"half": "def half(x):\n    return from_somewhere(x, vars())"}), source)
@@ -204,6 +204,13 @@ def test_what_an_answer_could_come_back_to_counts(source, use):
         "import gc\nprint(len(gc.get_referrers(x)), sum(map(torch.is_tensor, gc.get_objects())))",
         "import re\nre.compile('a')\ntorch.compile(model)",
         "getattr(torch, 'float' + '32')",
+        "def peak_bytes(rows, n):\n    return sorted(rows)[-n:]",
+        "x = torch.zeros(3)\nbudget = x.device\nLedger: int = 3\ndel peak_bytes",
+        "nn = torch.nn",
+        "rows = [1, 2]\nbudget = rows[0]\npeak_bytes = rows",
+        "for budget in torch.zeros(4, 4).split(2):\n    budget.requires_grad = True",
+        "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    print(error)",
+        "class Mine:\n    def __init__(self):\n        self._world, self._parts = 2, []\n        print(self._parts)",
     ],
     ids=lambda source: source[:30],
 )
@@ -319,8 +326,9 @@ def test_a_copy_of_what_is_given_replaces_nothing_nor_do_names_of_ones_own(sourc
 
 def test_a_copy_of_an_imported_function_replaces_nothing_another_of_its_name_does():
     lab = with_sources(reference(), {"setup": "from helpers.course.release import stub"})
-    assert signs_of_tampering(lab, with_own(lab, inspect.getsource(release.stub))) == ()
-    found = signs_of_tampering(lab, with_own(lab, "def stub(answer):\n    return answer"))
+    learner = with_sources(lab, {"half": "def half(x):\n    return stub(x)"})
+    assert signs_of_tampering(lab, with_own(learner, inspect.getsource(release.stub))) == ()
+    found = signs_of_tampering(lab, with_own(learner, "def stub(answer):\n    return answer"))
     assert found == ("a cell of the learner's own replaces stub, which is given",)
 
 
@@ -390,6 +398,8 @@ def test_what_measures_reaches_for_is_free_for_no_answer():
         "LEVELS = torch.zeros(16)\ndef f(x):\n    return LEVELS + x",
         "x = torch.zeros(4096, 4096)\ndef f(x):\n    return x + 1",
         "@torch.jit.script\ndef f(x):\n    return x + 1",
+        "print(f'open', f'eval')",
+        "class Mine:\n    def __init__(self):\n        self._world = self._parts = self.concurrent = 2\n        self._parts += 1",
         "def f(): ...\nf.__name__ = f.__doc__ = 'mine'\nclass Mine:\n    def g(self):\n        self.__dict__ = {}",
         "from numpy.lib.stride_tricks import sliding_window_view",
         "from helpers.memory.meter import Meter\nfrom helpers.lesson import predict\nfrom helpers.memory import budget",
@@ -450,6 +460,8 @@ ATTACKS = (
     "tempfile",
     "ticket._flat",
     "vars(colorsys)",
+    "torch.library",
+    "cell_contents",
 )  # wrong answers that should be named
 
 
