@@ -86,7 +86,12 @@ _PASS_ON = {("inspect.py", "currentframe"), ("logging/__init__.py", "<lambda>")}
 _LOOKS = {
     *{("collections/__init__.py", "namedtuple"), ("enum.py", "_create_"), ("typing.py", "_caller")},
     *{("typing_extensions.py", "_caller"), ("typing_extensions.py", "_has_generic_or_protocol_as_origin")},
-    *{("logging/__init__.py", "findCaller"), ("warnings.py", "warn"), ("inspect.py", "getgeneratorstate")},
+    *{
+        ("logging/__init__.py", "findCaller"),
+        ("logging/__init__.py", "handleError"),
+        ("warnings.py", "warn"),
+        ("inspect.py", "getgeneratorstate"),
+    },
     *{("traceback.py", name) for name in ("format_stack", "extract_stack", "print_stack", "clear_frames")},
     *{("traceback.py", name) for name in ("walk_tb", "_walk_tb_with_full_positions")},
     *{("asyncio/coroutines.py", "_format_coroutine"), ("asyncio/base_tasks.py", "_task_get_stack")},
@@ -104,6 +109,7 @@ _LOOK_OF_OURS = (
 )
 SEEN = "an answer reached for {}, by which what asks it could be seen: it was refused"
 NAMED = "a cell of the learner's own reached for {}, by which the kernel itself can be seen"
+UNSEEN = "{} is not for answers: what asks them could be seen. Cells of your own may trace and profile"
 UNCOUNTED = "{} is not for answers: what they keep is counted in memory. Cells of your own may use it"
 
 
@@ -185,7 +191,7 @@ def _guard(copied: Iterable[CodeType], before: There, close_modes: Callable[[], 
         if not allowed and learners:
             reached.append((SEEN if depth[0] else NAMED).format(what))
         if not allowed and depth[0]:
-            raise RuntimeError(f"{what} is not for answers")
+            raise RuntimeError(UNSEEN.format(what))
 
     @contextlib.contextmanager
     def asking() -> Iterator[None]:
@@ -265,6 +271,8 @@ def _starts_ranks(frame: FrameType | None, know: Whose) -> bool:
 
 def _passes_to_a_learner(frame: FrameType) -> bool:
     """Whether its function gives frames to who calls it, and that was a learner's code, or nobody."""
+    if place_of(frame) in _LOOKS:
+        return False
     back = frame.f_back
     passes = file_of(frame.f_code).endswith(("/inspect.py", "/traceback.py", "/logging/__init__.py"))
     return passes and (back is None or not file_of(back.f_code).startswith(LIBRARIES))

@@ -4,7 +4,7 @@ What is opened while something is asked, `guard` refuses. A pipe, a socket, a fi
 an earlier cell's is there already, and nothing tells of what goes into it. So before a question is asked,
 
 *   a descriptor that holds bytes in this process (a pipe or a socket of which both ends are here, a terminal, a file
-    that is open for writing) becomes one of nothing, which gives nothing back;
+    that is open for writing) becomes one of nothing, which gives nothing back; what goes into a file is lost;
 *   memory that is shared can be read alone, as long as it is asked;
 *   processes end that cells of one's own have started.
 
@@ -71,10 +71,11 @@ def shut(before: There, spared: Iterable[int], ours: Iterable[int]) -> list[Mapp
     new = {at: one for at, one in _descriptors() if (at, one.st_dev, one.st_ino) not in before.descriptors}
     kept = [at for at in _keeping(new) if at not in spared]
     if kept:
-        nothing = _open(_NULL, O_RDONLY)
+        nothing, gone = _open(_NULL, O_RDONLY), _open(_NULL, O_WRONLY)
         for at in kept:
-            dup2(nothing, at)
+            dup2(gone if stat.S_ISREG(new[at].st_mode) else nothing, at)  # who writes a log goes on
         close(nothing)
+        close(gone)
     return _protected(one for one in _shared() if one not in before.mappings)
 
 

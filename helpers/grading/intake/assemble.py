@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from nbformat import NotebookNode, v4
 
@@ -36,24 +37,50 @@ class Assembly:
 def assemble(reference: NotebookNode, submitted: Submitted) -> Assembly:
     """`reference` (a worked lab with stored outputs) with the answers of `submitted`.
 
-    Cells are matched by grade_id, then cell id, then Colab's id, then the answer's anchor comment. An answer found
-    twice is joined in order, with a warning. A code cell that the reference does not have, or a given cell that was
-    changed, runs after the last cell matched before it. A missing answer becomes the stub, so that its check fails by
-    itself.
+    Cells are matched by grade_id, then cell id, then Colab's id, then the answer's anchor comment. An answer in parts
+    is joined in order, with a warning; of several tries the last above the cells that ask and check it counts, as it
+    does for who runs the notebook. A code cell that the reference does not have, a given cell that was changed, and an
+    earlier try run after the last cell matched before them. A missing answer becomes the stub, so that its check fails
+    by itself.
     """
     matched, extras = _match(reference, submitted)
     cells, states, warnings = [], {}, [*submitted.warnings]
     for cell in copy.deepcopy(reference).cells:
         if lab_cells.is_answer(cell):
             found = matched.get(cell.id, [])
+            tries, parts = _told_apart(cell, found)
             key = lab_cells.grade_id(cell)
             if len(found) > 1:
-                warnings.append(f"answer {key!r} was found {len(found)} times: joined in order")
-            states[key] = _fill(cell, found)
+                how = "joined in order" if len(parts) == len(found) else "the last one above its checks counts"
+                warnings.append(f"answer {key!r} was found {len(found)} times: {how}")
+            cells += [_own(one, f"{cell.id}-{number}") for number, one in enumerate(tries)]
+            states[key] = _fill(cell, parts)
         cells += [cell, *extras.get(cell.id, [])]
     notebook = copy.deepcopy(reference)
     notebook.cells = [*extras.get(None, []), *cells]
     return Assembly(notebook, states, tuple(warnings))
+
+
+def _told_apart(answer: NotebookNode, found: list[_Found]) -> tuple[list[Cell], list[Cell]]:
+    """(Tries, to be run before the answer; its parts, in order.) A try defines what is asked for, as a later one does.
+
+    One that stands below the cells that weigh the answer is kept and not run, where one above them defines it.
+    """
+    names = "|".join(map(re.escape, lab_cells.names_of([answer])))
+    defines = re.compile(rf"^(?:(?:async def|def|class) (?:{names})\b|(?:{names}) *=[^=])", re.MULTILINE)
+    defining = [one for one in found if defines.search(one.cell.source)]
+    above = [one for one in defining if not one.is_below and not _is_untouched(answer, one.cell)]
+    counts = (above or defining or [None])[-1]
+    tries = [one.cell for one in defining if one is not counts and not one.is_below]
+    return tries, [one.cell for one in found if one is counts or one not in defining]
+
+
+def _is_untouched(answer: NotebookNode, part: Cell) -> bool:
+    return _without_anchor(part.source) == _without_anchor(stub(answer.source))
+
+
+def _own(cell: Cell, number: int | str) -> NotebookNode:
+    return v4.new_code_cell(without_marks(cell.source), id=f"learner-{number}")
 
 
 def without_marks(source: str) -> str:
@@ -72,24 +99,36 @@ def _comment(line: str) -> str:
     return line.strip().lstrip("#").strip() if line.strip().startswith("#") else ""
 
 
+class _Found(NamedTuple):
+    """A learner's cell for one of the reference's, and whether it stands below the cells that weigh it."""
+
+    cell: Cell
+    is_below: bool
+
+
 def _match(
     reference: NotebookNode, submitted: Submitted
-) -> tuple[dict[str, list[Cell]], dict[str | None, list[NotebookNode]]]:
+) -> tuple[dict[str, list[_Found]], dict[str | None, list[NotebookNode]]]:
     """Per reference cell id: the learner's cells for it, and their own to run after it (None: first)."""
     by_grade = {lab_cells.grade_id(cell): cell for cell in reference.cells if lab_cells.grade_id(cell)}
     by_id = {cell.id: cell for cell in reference.cells}
-    matched: dict[str, list[Cell]] = {}
+    weighed_by = {
+        cell.id: [answer.id for answer in one.answers]
+        for one in lab_cells.exercises(reference)
+        for cell in (*one.asks, *one.checks)
+    }
+    matched: dict[str, list[_Found]] = {}
     extras: dict[str | None, list[NotebookNode]] = {}
-    after = None
+    after, weighed = None, set[str]()
     for number, cell in enumerate(submitted.cells):
         found = by_grade.get(cell.grade_id or ""), by_id.get(cell.id or ""), by_id.get(cell.colab_id or "")
         mine = next((one for one in found if one is not None), None) or by_grade.get(_anchored(cell))
         if mine is not None and mine.cell_type == cell.type:
             after = mine.id
-            matched.setdefault(mine.id, []).append(cell)
+            matched.setdefault(mine.id, []).append(_Found(cell, mine.id in weighed))
+            weighed |= matched.keys() & weighed_by.get(mine.id, ())
         if cell.type == "code" and cell.source.strip() and _is_extra(cell, mine):
-            extra = v4.new_code_cell(without_marks(cell.source), id=f"learner-{number}")
-            extras.setdefault(after, []).append(extra)
+            extras.setdefault(after, []).append(_own(cell, number))
     return matched, extras
 
 

@@ -111,6 +111,33 @@ def test_a_split_answer_is_joined_with_a_warning(reference, lab):
     assert found.warnings == ("answer 'twice' was found 2 times: joined in order",)
 
 
+FIRST = "def twice(x):\n    return x.two\nprint(twice(3))"
+LAST = "def twice(x):\n    return 2 * x"
+
+
+@pytest.mark.parametrize("place", ["above", "above, not closed", "below its check", "below, at the end"])
+def test_a_first_try_that_was_kept_costs_nothing(reference, lab, place):
+    """A copy of an answer's cell has its metadata: what counts is the last above the check, as in the notebook."""
+    learner = with_sources(lab, RIGHT | {"twice": LAST})
+    other = copy.deepcopy(cell_of(learner, "twice"))
+    other.id, other.source = "copy", "def twice(x:" if "not closed" in place else FIRST
+    at = {"above": ids(learner).index("twice"), "below its check": ids(learner).index("check-twice") + 1}
+    learner.cells.insert(at.get(place.partition(",")[0], len(learner.cells)), other)
+    found = assemble(reference, learner)
+    assert cell_of(found.notebook, "twice").source == LAST
+    assert found.warnings == ("answer 'twice' was found 2 times: the last one above its checks counts",)
+    tries = [cell.source for cell in found.notebook.cells if cell.id.startswith("learner-")]
+    assert tries == ([other.source] if "above" in place else []), "it runs apart, and its error is its own"
+
+
+def test_an_answer_below_its_check_counts_where_nothing_stands_above(reference, lab):
+    learner = with_sources(lab, {key: source for key, source in RIGHT.items() if key != "twice"})
+    other = copy.deepcopy(cell_of(learner, "twice"))
+    other.id, other.source = "copy", LAST
+    learner.cells.append(other)
+    assert cell_of(assemble(reference, learner).notebook, "twice").source == LAST
+
+
 def test_a_check_cell_that_is_not_ours_does_not_run(reference, lab):
     lab.cells.append(check("check-mine", "print('99 points')", 99))
     assert ids(assemble(reference, lab).notebook) == ids(reference)

@@ -399,7 +399,7 @@ def test_what_measures_reaches_for_is_free_for_no_answer():
         "x = torch.zeros(4096, 4096)\ndef f(x):\n    return x + 1",
         "@torch.jit.script\ndef f(x):\n    return x + 1",
         "print(f'open', f'eval')",
-        "class Mine:\n    def __init__(self):\n        self._world = self._parts = self.concurrent = 2\n        self._parts += 1",
+        "class Mine:\n    def __init__(self):\n        self._world = self.mock = 2\n        self.concurrent = 1",
         "def f(): ...\nf.__name__ = f.__doc__ = 'mine'\nclass Mine:\n    def g(self):\n        self.__dict__ = {}",
         "from numpy.lib.stride_tricks import sliding_window_view",
         "from helpers.memory.meter import Meter\nfrom helpers.lesson import predict\nfrom helpers.memory import budget",

@@ -1069,6 +1069,19 @@ def test_a_script_that_was_run_has_replaced_nothing(kernel):
 
 HONEST = {
     "logging": "import logging\ndef fill(ledger, count):\n    logging.warning('filled')",
+    "a line of a log that is wrong": "import logging\ndef fill(ledger, count): logging.warning('%d', 'filled')",
+    "a log in a file": """import logging
+log = logging.getLogger("mine")
+log.addHandler(logging.FileHandler("mine.log"))
+def fill(ledger, count): log.warning("filled")""",
+    "a file that is printed to": """kept = open("kept.txt", "w")
+def fill(ledger, count): print("filled", file=kept, flush=True)""",
+    "a logged error": """import logging
+def fill(ledger, count):
+    try:
+        1 / 0
+    except ZeroDivisionError:
+        logging.exception("again")""",
     "a printed error": """import traceback
 def fill(ledger, count):
     try:
@@ -1116,6 +1129,13 @@ def test_what_libraries_do_with_frames_is_nobodys_crime(kernel, words):
     assert "raised" not in json.dumps(found.rows)
     assert reached_in(found.cells["ask-0"]) == []
     assert found.replaced == [[]]
+
+
+def test_who_prints_where_a_cell_of_ones_own_is_reaches_for_nothing(kernel):
+    found = kernel("import traceback\ntraceback.print_stack()\nprint(traceback.format_stack())", FILL)
+    assert reached_in(found.cells["ask-0"]) == []
+    found = kernel("import traceback\nframe, line = next(traceback.walk_stack(None))", FILL)
+    assert reached_in(found.cells["ask-0"]) == [NAMED.format("sys._getframe")]
 
 
 def test_classes_of_an_answer_can_be_pickled(kernel):
