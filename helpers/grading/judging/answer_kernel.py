@@ -80,16 +80,20 @@ def secrets_of(ask: NotebookNode, seed: str) -> dict[str, str]:
 
 
 def together(run: Run, notebook: NotebookNode, *, wall_s: float, runs: int = TOGETHER) -> CellResults:
-    """Everything in one kernel, again without what ended it, `runs` times at most."""
+    """Everything in one kernel, again without what ended it, `runs` times at most.
+
+    A cell of the learner's own that took too long, or printed too much, counts for none: it has done it itself.
+    """
     end = time.monotonic() + wall_s
     found: CellResults = {}
-    for _ in range(runs):
+    while runs > 0:
         one = run(notebook, wall_s=max(1.0, end - time.monotonic()))
         found.update(one)
         culprit = next((key for key, result in one.items() if result.fatal), None)
         if culprit is None or time.monotonic() >= end:
             break
         notebook = _without(notebook, culprit)
+        runs -= not (culprit.startswith("learner-") and one[culprit].fatal in ("hung", "flooded"))
     return found
 
 

@@ -70,6 +70,7 @@ def environment() -> dict[str, str]:
         "PYTEST_CURRENT_TEST": "workbook",  # ipykernel captures output as it did when the outputs were stored
         "CUDA_VISIBLE_DEVICES": "",
         "HF_HUB_OFFLINE": "1",
+        "PIP_NO_INDEX": "1",  # there is no network: whoever installs something is told at once
     }
 
 

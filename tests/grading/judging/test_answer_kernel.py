@@ -96,6 +96,18 @@ def test_a_culprit_is_taken_out_and_keeps_its_result(culprits, runs, alone):
         assert cell_of(asked.notebooks[runs - 1], f"{key}-taken-out").source == "pass"
 
 
+def test_slow_cells_of_ones_own_do_not_use_up_the_runs():
+    """Four installations that wait for a network, and then a helper that an answer needs."""
+    learner = lab()
+    slow = [f"learner-{number}" for number in range(1, 5)]
+    learner.cells[2:2] = [code(f"!pip install {key}", key) for key in slow] + [code("helper = 2", "learner-9")]
+    runs = Runs(by_name(*slow))
+    found = run_answers(runs, example_lab(), learner, seed="7", wall_s=100)
+    assert len(runs.notebooks) == 5
+    assert passed(found) == ANSWERS_AND_ASKS
+    assert "learner-9" in runs.ids(4)
+
+
 def with_roles() -> NotebookNode:
     """`lab`, with a cell of each role at its end."""
     learner = lab()
