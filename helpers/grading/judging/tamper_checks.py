@@ -105,15 +105,14 @@ class _Given:
         """What all cells of a learner's together make and read."""
         for source in sources:
             found = replacing.made_by(source) | replacing.data(source, self.variables | self.made)
-            self.made |= {name for name in found if not _is_module(self.imported.get(name, ""))}
+            self.made |= {name for name in found - self.defined.keys() if not _is_module(self.imported.get(name, ""))}
             self.attributes |= reading.attributes(source)
 
     def signs(self, cell: NotebookNode, reach: Reach) -> Iterator[str]:
-        """What a learner's cell does, a phrase each: in what answers come back to, and all of it where nobody knows, or
-        where an answer's cell binds nothing that is asked for."""
-        source = cell.source
-        unknown = reach.names is None or (lab_cells.is_answer(cell) and not binds_any(source, self.asked))
-        names = None if unknown else reach.names
+        """What a learner's cell does, a phrase each. Of a cell that is no answer that is what answers come back to; all
+        of it where nobody knows."""
+        source, is_answer = cell.source, lab_cells.is_answer(cell)
+        names = None if is_answer else reach.names
         yield from (f"replaces {name}, which is given" for name in sorted(self.replaced_by(source, names)))
         yield from (f"replaces {name}" for name in sorted(replacing.attributes_set(source, self.everywhere, self.made)))
         lasting = _reached(source) & _LASTING
@@ -122,8 +121,10 @@ class _Given:
         words = (_reached(source) | lasting) - self.reached
         yield from (f"reaches for {what}" for what in sorted({_REACHES[word] for word in words}))
         variables, of_classes = made_before(source)
-        variables &= reading.globals_of_functions(source) if lab_cells.is_answer(cell) and names is None else variables
-        variables &= variables if names is None else names
+        if is_answer and (reach.names is None or not binds_any(source, self.asked)):
+            variables &= reading.globals_of_functions(source)
+        elif reach.names is not None:
+            variables &= reach.names
         kept = sorted(variables | (of_classes & self.attributes)) + ["a default"] * defaults_of_much(source)
         yield from (f"keeps memory that is made before it is asked: {name}" for name in kept)
         yield from (f"imports {name}, which the lab does not" for name in sorted(_engines(source) - self.engines))

@@ -129,13 +129,9 @@ def test_names_that_a_star_imports_are_known():
     assert signs_of_tampering(lab, with_own(learner, "from math import *", scratch)) == ()
 
 
-def test_an_answers_cell_may_try_it_out():
+def test_what_an_answers_cell_makes_to_try_it_out_is_no_store():
     lab = reference()
-    tries = (
-        "def half(x):\n    return x / 2\n\nimport tracemalloc\ntracemalloc.start()\nx = torch.rand(512, 512)\nhalf(x)"
-    )
+    tries = "def half(x):\n    return x.weight / 2\n\nweight = torch.rand(512, 512)\nhalf(nn.Linear(3, 3))"
     assert signs_of_tampering(lab, with_sources(lab, {"half": tries})) == ()
-    uses = tries.replace("x / 2", "x / 2 + tracemalloc.get_traced_memory()[0]")
-    assert signs_of_tampering(lab, with_sources(lab, {"half": uses})) == (
-        "answer 'half' reaches for what no meter sees",
-    )
+    told = ("answer 'half' keeps memory that is made before it is asked: weight",)
+    assert signs_of_tampering(lab, with_sources(lab, {"half": tries.replace("x.weight", "weight")})) == told
