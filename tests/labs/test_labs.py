@@ -14,6 +14,7 @@ from helpers.course.lint import lint
 from helpers.course.mutants import find_mutants, lacking, load_mutants, problems
 from helpers.course.release import has_answers, release, released
 from helpers.grading.check import results_of
+from helpers.grading.judging.reading import globals_read
 from helpers.lesson.tracebacks import is_hidden
 from tests.labs.attacker import attacks, drawn, fooled, paid, parked
 from tests.labs.honest import answer_of, faults, honest
@@ -70,6 +71,19 @@ def test_one_wrong_answer_to_each_exercise_calls_what_helpers_have(path):
     exercises = lab_cells.exercises(nb.read(path))
     without = {one.title[0] for one in exercises if not calling & {lab_cells.grade_id(cell) for cell in one.answers}}
     assert without <= NOTHING_TO_CALL.get(path.stem[:2], set())
+
+
+@pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem[:2])
+def test_a_wrong_answer_leans_on_no_answer_that_the_worked_one_does_not(path):
+    """In one submission the answer of another question may be wrong too; its own sentence is what it is read by."""
+    solved = {name: one for one in lab_cells.exercises(nb.read(path)) for name in lab_cells.names_of(one.answers)}
+    keys = {lab_cells.grade_id(cell): one for one in solved.values() for cell in one.answers}
+    for mutant in load_mutants(find_mutants(path)):
+        one = keys[mutant.grade_id]
+        if '"""Calls ' in mutant.source:  # as it says
+            continue
+        worked = {name for cell in one.answers for name in globals_read(cell.source)}
+        assert [name for name in globals_read(mutant.source) & solved.keys() - worked if solved[name] != one] == []
 
 
 @pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem)
