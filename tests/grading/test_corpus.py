@@ -34,7 +34,7 @@ from tests.grading.corpus.lab import ASKS, CHECKS, HIDDEN_MARK, POINTS, SOLUTION
 ITEMS = {
     HONEST: {
         *("perfect", "untouched", "one question only", "extra cells and prints", "a warning on stderr but right"),
-        "right in another type",
+        *("right in another type", "scratch cells", "wrong first tries kept"),
         *("cells reordered, split, merged", "older revision of the lab", "works only after running twice"),
     },
     WRONG: {*("floor for ceil", "float for int", "syntax error", "exception", "right value for public inputs only")},

@@ -72,6 +72,30 @@ def transfer_ms(size_bytes, link_bytes_per_s):
     return Marked(1000 * size_bytes / link_bytes_per_s)"""
 CEIL = "def up(value, step):\n    return -(-value // step)"
 USES_CEIL = "def pages(tokens, page_tokens):\n    return up(tokens, page_tokens)"
+FIRST_TRY = "def pages(tokens, page_tokens):\n    return tokens.pages\n\n\nprint(pages(17, 16))"
+OLD_TRY = "# rounds down: why?\ndef pages(tokens, page_tokens):\n    return tokens // page_tokens"
+SAVES = """%%time
+import json
+import threading
+import tracemalloc
+
+tracemalloc.start()
+with open("pages.json", "w") as file:
+    json.dump([pages(tokens, 16) for tokens in range(1, 40)], file)
+one = threading.Thread(target=pages, args=(17, 16))
+one.start()
+one.join()
+print(tracemalloc.get_traced_memory())
+!pip install -q pandas
+"""
+SHADOWS = """class Ledger(list):
+    \"\"\"A name that is given, too.\"\"\"
+
+
+asked = [pages(17, 16)]
+draw: int = asked[0]
+del draw
+print(locals().keys())"""
 # `rate` is first set at the end of the answer: the second run of the cell works, the first one raises.
 NEEDS_TWO_RUNS = """per_second = rate
 
@@ -117,6 +141,17 @@ def _merged_answers(notebook: NotebookNode) -> None:
     first, second = cell_of(notebook, "pages"), cell_of(notebook, "window")
     first.source = f"{first.source}\n\n\n{second.source}"
     notebook.cells.remove(second)
+
+
+def _first_try_above(notebook: NotebookNode) -> None:
+    """A copy of the answer's cell, its metadata with it, that raises."""
+    right = cell_of(notebook, "pages")
+    first = v4.new_code_cell(FIRST_TRY, metadata=right.metadata)
+    notebook.cells.insert(notebook.cells.index(right), first)
+
+
+def _old_try_at_the_bottom(notebook: NotebookNode) -> None:
+    notebook.cells.append(v4.new_code_cell(OLD_TRY, metadata=cell_of(notebook, "pages").metadata))
 
 
 def _older(notebook: NotebookNode) -> None:
@@ -219,6 +254,22 @@ CASES = tuple(
             "works only after running twice",
             then(answered(transfer=USES_RATE), inserted(v4.new_code_cell(SETS_RATE_BELOW), after="pack-check")),
             row(transfer=DID_NOT_RUN),
+            set(),
+        ),
+        ("a first try above", "wrong first tries kept", then(answered(), _first_try_above), row(), set()),
+        ("an old try at the bottom", "wrong first tries kept", then(answered(), _old_try_at_the_bottom), row(), set()),
+        (
+            "saved, timed and traced",
+            "scratch cells",
+            then(answered(), inserted(v4.new_code_cell(SAVES), after="pack-check")),
+            row(),
+            set(),
+        ),
+        (
+            "names that are given",
+            "scratch cells",
+            then(answered(), inserted(v4.new_code_cell(SHADOWS), after="chain-check")),
+            row(),
             set(),
         ),
         ("ids of Colab only", "cells reordered, split, merged", then(answered(), _colab), row(), set()),
