@@ -70,7 +70,7 @@ def _told_apart(answer: NotebookNode, found: list[_Found]) -> tuple[list[Cell], 
     defines = re.compile(rf"^(?:(?:async def|def|class) (?:{names})\b|(?:{names}) *=[^=])", re.MULTILINE)
     defining = [one for one in found if defines.search(one.cell.source)]
     above = [one for one in defining if not one.is_below and not _is_untouched(answer, one.cell)]
-    counts = (above or defining or [None])[-1]
+    counts = next(reversed(above or defining), None)
     tries = [one.cell for one in defining if one is not counts and not one.is_below]
     return tries, [one.cell for one in found if one is counts or one not in defining]
 
