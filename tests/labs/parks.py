@@ -1,4 +1,4 @@
-"""What the attacker parks, and where: sources for the cell of an answer whose class holds too much between two calls."""
+"""What the attacker parks between two calls, and where: sources for an answer whose class holds too much."""
 
 from __future__ import annotations
 
