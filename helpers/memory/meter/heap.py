@@ -21,7 +21,7 @@ from .process import TORCH_CPU
 _A_STORAGE = 2**10  # what PyTorch keeps for each beside its bytes, and for the tensors and views of it
 _A_TRACE = 48  # of what tracemalloc takes for a piece and does not tell: the heap's own heads
 _POOLED = 512  # bytes: what is no larger lies in Python's arenas, outside of the heap
-LITTLE_BYTES = 2**18  # caches of PyTorch's, and what glibc keeps for the next to ask: up to 110 kB were seen
+LITTLE_BYTES = 2**18  # caches of PyTorch's, and what glibc keeps for the next to ask: 70 kB were seen in a kernel
 
 
 class _Told(ctypes.Structure):
