@@ -32,7 +32,7 @@ TIMES_AND_RATES = {
     "TFLOP/s": 1e12,
 }
 COUNTS = ("FLOPs per byte", "tokens", "tokens/s", "×", "bits", "perplexity", "dollars", "months")
-WHOLE = ("layers", "micro-batches", "sequences", "users", "requests", "collectives", "cards")
+WHOLE = ("layers", "micro-batches", "sequences", "users", "requests", "collectives", "cards", "steps")
 UNITS = {**SIZES, **TIMES_AND_RATES, **dict.fromkeys(COUNTS + WHOLE, 1), "%": 0.01}
 
 
@@ -62,7 +62,7 @@ def predict(question: str, unit: str = "MiB", guess: float | None = None) -> Pre
 
     `unit` is one of bytes, KiB, MiB, GiB, GB, minutes, s, ms, µs, GB/s, TB/s, GFLOP/s, TFLOP/s, FLOPs per byte, tokens,
     tokens/s, ×, bits, %, perplexity, dollars, months, layers, micro-batches, sequences, users, requests, collectives,
-    cards; another is a WorkbookError.
+    cards, steps; another is a WorkbookError.
 
     >>> predict("peak of one training step", "GiB", guess=16).value
     Your guess, peak of one training step: 16 GiB
