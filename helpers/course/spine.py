@@ -48,6 +48,7 @@ SPINES = {
     "01": Spine(),
     "02": Spine(),
     "03": Spine(names=14),
+    "04": Spine(),
     "05": Spine(),
     "06": Spine(),
     "07": Spine(),
