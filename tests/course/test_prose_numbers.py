@@ -16,7 +16,7 @@ from helpers.course import notebook as nb
 from helpers.lesson import job
 from helpers.memory import activations, budget, measure, work
 from helpers.memory.fit.room import EXPANDABLE_PERCENT, HOLES_PERCENT
-from tests.course import prose, prose_numbers_05, prose_numbers_06, prose_numbers_07
+from tests.course import prose, prose_numbers_04, prose_numbers_05, prose_numbers_06, prose_numbers_07
 from tests.house.tree import ROOT
 from tests.memory.oom.oom_messages import REAL
 
@@ -191,6 +191,7 @@ NUMBERS = [
     ("03", "03-do-this", "fraction(0.292)", "{:.3f}", lambda: ALLOWED / device("h100").capacity_bytes),
     ("03", "03-do-this", "23.1 of an", "{:.1f}", lambda: ALLOWED / GIB),
     ("03", "03-do-this", "H100's 79.2 GiB", "{:.1f}", lambda: device("h100").capacity_bytes / GIB),
+    *prose_numbers_04.NUMBERS,
     *prose_numbers_05.NUMBERS,
     *prose_numbers_06.NUMBERS,
     *prose_numbers_07.NUMBERS,
