@@ -152,3 +152,21 @@ def test_a_scaler_halves_for_ever_where_the_forward_pass_overflows_and_not_elsew
             optimizer.zero_grad()
         assert scaler.get_scale() == 2.0 ** (16 - skipped)
         assert torch.equal(model.lm_head.weight, before) == bool(skipped)
+
+
+@pytest.mark.parametrize(
+    ("kind", "beta", "falls"),
+    [(torch.bfloat16, 0.999, False), (torch.float32, 0.999, True), (torch.bfloat16, 0.95, True)],
+)
+def test_an_average_of_squares_cannot_fall_in_bf16_at_the_usual_beta(kind, beta, falls):
+    weight = torch.nn.Parameter(torch.linspace(1, 2, 64).to(kind))
+    optimizer = torch.optim.AdamW([weight], lr=1e-3, betas=(0.9, beta))
+    weight.grad = weight.detach().clone()
+    optimizer.step()
+    before = optimizer.state[weight]["exp_avg_sq"].clone()
+    weight.grad = torch.zeros_like(weight)
+    for _ in range(100):
+        optimizer.step()
+    after = optimizer.state[weight]["exp_avg_sq"]
+    assert bool((after < 0.95 * before).all()) == falls
+    assert falls or torch.equal(after, before)
