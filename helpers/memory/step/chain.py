@@ -104,13 +104,14 @@ class Chain:
         given = self.given and at == len(self.model.layers) - 1
         key = layer, how, wants, given
         if key not in self._runs:
-            on: dict[str, Any] = {"kernel": self.kernel_of(layer.attention), "cuda": self.cuda}
-            on |= {"parts": self.parts, "copies": self.copies}
-            self._runs[key] = run_layer(self.setup, layer, how, wants, given, **on)
+            kernel = self.kernel_of(layer.attention)
+            self._runs[key] = run_layer(self.setup, layer, how, wants, given, kernel=kernel, **self._told())
         return self._runs[key]
 
+    def _told(self) -> dict[str, Any]:
+        return {"cuda": self.cuda, "parts": self.parts, "copies": self.copies}
+
     def kernel_of(self, attention: Attention) -> str:
-        """Which kernel "sdpa" is, as in `Decoder`."""
         return kernel_of(self.setup, self.card, attention)
 
     def _step(self) -> None:
@@ -218,8 +219,7 @@ class Chain:
     def _tail(self) -> None:
         """From the last layer's output on: the end of the forward, and the beginning of the backward."""
         tape = Operators(accumulates=self.accumulates, updates=update_of(self.setup))
-        told: dict[str, Any] = {"parts": self.parts, "copies": self.copies, "names_logits": self.names_logits}
-        page = decoder(self.setup, tape, cuda=self.cuda, **told)
+        page = decoder(self.setup, tape, names_logits=self.names_logits, **self._told())
         loss = page.loss(tape.leaf(self.setup.tokens * self.model.hidden, self.width.residual))
         before, end, node = self.now - Live(self.residual), tape.highest, loss.node
         in_model, named = [*self._forward_spots, before + tape.stages[Point.FINAL_NORM]], self._named()

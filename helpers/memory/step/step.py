@@ -94,9 +94,6 @@ class TapedStep(Chain):
         return Live(made + new, 0, new)
 
     def _behind_layers(self) -> Iterable[Moment]:
-        return [self.backward_of_embedding()]
-
-    def backward_of_embedding(self) -> Moment:
         """All gradients are there, and that of the embedding's output, until a trained embedding's own is made.
 
         Tied weights then hold three of vocab x hidden: the head's, the embedding's, their sum. Under autocast two: the
@@ -104,16 +101,16 @@ class TapedStep(Chain):
         """
         if self.adapter:
             held = (self.held_by_the_loss or self.residual) + self.beside
-            return self._moment(Point.EMBEDDING, self._beside(held, self.all_gradients))
+            return [self._moment(Point.EMBEDDING, self._beside(held, self.all_gradients))]
         made = self.of_head + self.residual + self._summing()
         if not self.width.casts_weights:
             made = max(made, 2 * self.of_head)
-        found = self._at_embedding(made, self.table)
-        return max(found, self.optimizer_step(), key=lambda one: one.total) if self.setup.in_backward else found
+        found = [*self._at_embedding(made, self.table), *([self.optimizer_step()] if self.setup.in_backward else [])]
+        return [max(found, key=lambda one: one.total)]
 
-    def _at_embedding(self, made: int, new: int) -> Moment:
+    def _at_embedding(self, made: int, new: int) -> list[Moment]:
         """So much is made beside all gradients, and beside sums of them a `new` one."""
-        return self._moment(Point.EMBEDDING, self._beside(made + (new if self.sums else 0), self.all_gradients))
+        return [self._moment(Point.EMBEDDING, self._beside(made + (new if self.sums else 0), self.all_gradients))]
 
     def _summing(self) -> int:
         """Of the kernel that adds up an embedding's gradient, on CUDA."""

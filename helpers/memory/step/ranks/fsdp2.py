@@ -131,7 +131,7 @@ class FullyShardedStep(TapedStep):
 
     # --- the moments -------------------------------------------------------------------------------------------------
 
-    def backward_of_embedding(self) -> Moment:
+    def _behind_layers(self) -> list[Moment]:
         """The embedding's gradient comes, a tied table's sum with it, of a divided table the whole one, then beside it
         the share that is made of it; then the root is reduced, whose last gradient autograd still holds."""
         table, waiting = self.table, self.of_head
@@ -142,4 +142,4 @@ class FullyShardedStep(TapedStep):
         whole = tensors_bytes(self.root_tensors, self.gathered_width)
         reducing, _ = self._reduced(self.root_tensors, whole, self.root, table)
         spots += [live + spot for spot in reducing]
-        return self._moment(Point.EMBEDDING, *spots)
+        return [self._moment(Point.EMBEDDING, *spots)]

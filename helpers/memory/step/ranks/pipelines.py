@@ -14,7 +14,7 @@ from functools import cache
 from typing import NamedTuple
 
 from ....catalog.devices import Device
-from ....catalog.errors import require_name, require_whole
+from ....catalog.errors import require_name
 from ....catalog.train_setup import TrainSetup
 from ...breakdown import Moment
 from ..refusals import refuse
@@ -63,7 +63,6 @@ class PipelineRank:
         numbers, self.schedule = [rank], schedule
         if schedule == INTERLEAVED:
             _require_schedule(setup, ranks, schedule)
-            require_whole("stage", rank, 0, ranks - 1, do="a rank has this stage, and the one `ranks` later")
             numbers = [rank, ranks + rank]
         self.stages = [Stage(setup, ranks * len(numbers), stage, card) for stage in numbers]
         self.begins = [Stage(setup, ranks * len(numbers), stage, card, begun=False) for stage in numbers]

@@ -8,6 +8,7 @@ the root, and a layer is whole while it is at work, and while the one beside it 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import accumulate
 from math import prod
@@ -109,33 +110,31 @@ class ShardedStep(TapedStep):
 
     # --- the moments -------------------------------------------------------------------------------------------------
 
-    def backward_of_embedding(self) -> Moment:
+    def _behind_layers(self) -> Iterable[Moment]:
         """The embedding's gradient comes; then the buckets that are left are sent, at stage 3 the root."""
         if self.setup.zero < 2:
-            return super().backward_of_embedding()
+            return super()._behind_layers()
         spots = [self.now + Live(self.table + self.of_head)]
         live, flying = self.now + Live(self.table - self.of_head - self.residual), self.flying
         for flat, whole in self.buckets.left():
             spots.append(live + Live(flat - flying))
             live, flying = live + Live(flat - whole + -(-flat // self.setup.ranks) - flying), flat
-        return self._moment(Point.EMBEDDING, *spots)
+        return [self._moment(Point.EMBEDDING, *spots)]
 
     def optimizer_step(self) -> Moment:
         """At stage 1 `step()` begins with whole gradients and the flat of a bucket; only then they are divided."""
         if self.setup.zero > 1:
             return super().optimizer_step()
-        reducing = self._beside(self._highest_flats(), self.all_gradients)
+        flats = self.buckets.flats
+        freed = accumulate((flat - -(-flat // self.setup.ranks) for flat in flats), initial=0)
+        # Beside all gradients a flat, and the one before it, less what those before gave back
+        most = max(flat + before - gone for flat, before, gone in zip(flats, [0, *flats], freed, strict=False))
         share = rank_share(self.setup, Part.OPTIMIZER, self.all_gradients)
-        return self._moment(Point.OPTIMIZER, reducing, self._beside(self._updating(), share))
+        spots = self._beside(most, self.all_gradients), self._beside(self._updating(), share)
+        return self._moment(Point.OPTIMIZER, *spots)
 
     def _updating(self) -> int:
         return rank_share(self.setup, Part.OPTIMIZER, super()._updating())
-
-    def _highest_flats(self) -> int:
-        """What reducing adds at most to all gradients: a flat, the one before it, less what those before gave back."""
-        flats = self.buckets.flats
-        freed = accumulate((flat - -(-flat // self.setup.ranks) for flat in flats), initial=0)
-        return max(flat + before - gone for flat, before, gone in zip(flats, [0, *flats], freed, strict=False))
 
 
 class Buckets:

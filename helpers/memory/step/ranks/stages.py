@@ -32,7 +32,7 @@ class Stage(TapedStep):
     """
 
     def __init__(self, setup: TrainSetup, stages: int, stage: int, card: Device | None, begun: bool = True) -> None:
-        _require_known(setup, stages, stage)
+        _require_known(setup, stages)
         self.received, self.last, layers = stage > 0, stage == stages - 1, len(setup.model.layers)
         self.given, self.names_logits = not self.last, self.last
         self.copies = EARLIER if begun else COUNTED
@@ -89,9 +89,8 @@ class Stage(TapedStep):
         }
 
 
-def _require_known(setup: TrainSetup, stages: int, stage: int) -> None:
+def _require_known(setup: TrainSetup, stages: int) -> None:
     require_whole("stages", stages, 2, len(setup.model.layers), do="predict one rank by budget.train(setup)")
-    require_whole("stage", stage, 0, stages - 1, do="stages are counted from 0")
     none, do = "has no closed form here", "choose FSDP2: Split(fsdp=8), --fsdp 8"
     other = "choose one of them, or predict FSDP2: Split(fsdp=8), --fsdp 8"
     refuse(setup.precision not in PRECISIONS, f"{setup.precision} in a pipeline {none}", ", ".join(PRECISIONS), other)

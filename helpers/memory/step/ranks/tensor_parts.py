@@ -40,7 +40,7 @@ class TensorParallelStep(TapedStep):
         if not self.model.tied:
             self.all_gradients += self.whole - self.table
 
-    def backward_of_embedding(self) -> Moment:
+    def _behind_layers(self) -> list[Moment]:
         """A tied table's gradient is whole, beside its share, the head's, and their sum."""
         if not self.model.tied:
             return self._at_embedding(self.residual + self._summing(), self.whole)
