@@ -35,15 +35,6 @@ class Again:
         for blocks in (self.held, *self.storage):
             self.tape.let_go(blocks)
 
-    def store(self, blocks: tuple[Block, ...]) -> None:
-        self.tape.keep(blocks)
-        self.storage.append(blocks)
-
-    def take(self) -> tuple[Block, ...]:
-        blocks = self.storage.pop(0)
-        self.tape.let_go(blocks)
-        return blocks
-
     def stores_next(self, kind: str) -> bool:
         self.numbers[kind] += 1
         return self.stores(kind, self.numbers[kind] - 1)
@@ -72,17 +63,17 @@ class Checkpoints(Tape):
         stores = again is not None and again.stores_next(kind)
         if again and stores and again is self._again:
             self._before_last = self.highest_now  # what this kernel reads is there, and nothing is made
-            found = again.storage[0] if self._stops_before(again, kind) else again.take()
+            # What the last kernel that keeps something was given is kept before that would run
+            stops = kind in ("product", "scores", "grouped") and len(self._kept) >= len(again.nodes) - 1
+            found = again.storage[0] if stops else again.storage.pop(0)
+            self.let_go(() if stops else found)
             return tuple(Tensor(*form, block) for form, block in zip(forms, found, strict=True))
         self.computes(flops)
         made = tuple(self.new(*form, is_logits=is_logits) for form in forms)
         if again and stores:
-            again.store(tuple(tensor.block for tensor in made if tensor.block))
+            again.storage.append(tuple(tensor.block for tensor in made if tensor.block))
+            self.keep(again.storage[-1])
         return made
-
-    def _stops_before(self, again: Again, kind: str) -> bool:
-        """Whether the kernel is the last that keeps something: what it was given is kept before it would run."""
-        return kind in ("product", "scores", "grouped") and len(self._kept) >= len(again.nodes) - 1
 
     def noded(self, inputs: Sequence[Tensor], kept: Sequence[Tensor], rule: Rule) -> Node:
         """In a first run a node that keeps nothing yet; in one more what its node of the first run will keep.
@@ -101,16 +92,15 @@ class Checkpoints(Tape):
             self._first.nodes.append(weakref.ref(node))
         return node
 
-    def comes_to(self, node: Node) -> None:
-        if isinstance(node.checkpoint, Again) and not node.checkpoint.filled:
-            self._run_again(node.checkpoint)
-
     def lets_go_early(self, node: Node) -> bool:
         """What was made again for a node is gone as soon as that has read it."""
         return self.unpacks_once or node.checkpoint is not None
 
-    def _run_again(self, again: Again) -> None:
-        """Fill the nodes of a checkpoint; what is made behind the last tensor that is kept was never made."""
+    def comes_to(self, node: Node) -> None:
+        """Fill the nodes of its checkpoint; what is made behind the last tensor that is kept was never made."""
+        again = node.checkpoint
+        if not isinstance(again, Again) or again.filled:
+            return
         stages, self.stages, self.until_last_kept, since = self.stages, {}, Live(), self.since
         cached, self.cached = self.cached, []
         flops, self.flops, self.flops_until_last_kept = self.flops, 0, 0
@@ -120,8 +110,8 @@ class Checkpoints(Tape):
         self._again, self.cached = None, cached
         self.flops, self.flops_again = flops, self.flops_again + self.flops_until_last_kept
         for ref, blocks in zip(again.nodes, self._kept, strict=True):
-            if node := ref():
-                node.kept = blocks
+            if filled := ref():
+                filled.kept = blocks
                 self.keep(blocks)
         del self._kept
         self.stages, self.since = stages, since

@@ -198,6 +198,10 @@ class Decoder(Attending):
         gate, up, down = mlp.linears[:3]
         return self.linear(self.tape.mul(self.activated(self.linear(x, gate)), self.linear(x, up)), down)
 
+    def gated(self, gate_up: Tensor) -> Tensor:
+        gate, up = self.tape.split(gate_up, gate_up.values // 2, gate_up.values // 2)
+        return self.tape.mul(self.activated(gate), up)
+
     def activated(self, x: Tensor) -> Tensor:
         return self.tape.elementwise(x, kept=(x,))
 

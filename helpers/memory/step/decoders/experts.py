@@ -65,10 +65,6 @@ class Experts(Decoder):
         weight, values = self.weight(experts, linear.outputs, linear.inputs), x.values // linear.inputs * linear.outputs
         return self.tape.product(x, weight, values, linear.inputs, kind="grouped")
 
-    def gated(self, gate_up: Tensor) -> Tensor:
-        gate, up = self.tape.split(gate_up, gate_up.values // 2, gate_up.values // 2)
-        return self.tape.mul(self.activated(gate), up)
-
 
 class Qwen3Moe(Experts):
     """Scores in the type of the logits, normalised where the config says so."""
@@ -232,7 +228,10 @@ class Llama4(Decoder):
         q, k, v, _ = attention.linears
         query, key, value = self.linear(hidden, q), self.linear(hidden, k), self.linear(hidden, v)
         if attention.rotary:
-            query, key = self._rotated_as_complex(query, key)
+            width = query.width  # from FP32 as complex numbers
+            turned = [self.tape.elementwise(self.tape.cast(x, FP32), kept=(FROZEN,)) for x in (query, key)]
+            query, key = (self.tape.cast(x, width) for x in turned)
+            del turned
             if self.model.config.get("use_qk_norm", True):
                 query = self._l2_norm(query, self.tokens * attention.heads)
                 key = self._l2_norm(key, self.tokens * attention.kv_heads)
@@ -240,12 +239,6 @@ class Llama4(Decoder):
             scales = self.tape.new(self.setup.sequence, FP32)
             query = self.tape.cast(self.tape.elementwise(query, kept=(scales,), width=FP32), query.width)
         return query, key, value
-
-    def _rotated_as_complex(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        tape, width = self.tape, query.width
-        query, key = tape.cast(query, FP32), tape.cast(key, FP32)
-        turned_query, turned_key = tape.elementwise(query, kept=(FROZEN,)), tape.elementwise(key, kept=(FROZEN,))
-        return tape.cast(turned_query, width), tape.cast(turned_key, width)
 
     def _l2_norm(self, x: Tensor, rows: int) -> Tensor:
         tape, width = self.tape, x.width
@@ -262,24 +255,21 @@ class Llama4(Decoder):
     def routed(self, x: Tensor, mlp: Mlp) -> Tensor:
         tape = self.tape
         tape.flat = True
-        scores, _ = self._router(x, mlp, mlp.linears[-1])
+        scores, _ = self.router(x, mlp)
         routed_in = self.tape.written_out(x, mlp.experts * x.values)
         routed_in = tape.mul(routed_in, tape.copy(scores))
         routed_out = self._experts(routed_in, mlp)
         out = self.gated_mlp(x, mlp)
-        out = tape.added_in_place(out, self._summed(routed_out, out.values))
+        # Over the experts, by CUDA's autocast in FP32. The gradient is no view: it is written out for a reshape
+        width = FP32 if self.width.autocast and self.cuda else routed_out.width
+        out = tape.added_in_place(out, tape.written_out(routed_out, out.values, width))
         tape.flat = False
         return out
 
-    def _summed(self, routed: Tensor, values: int) -> Tensor:
-        """Over the experts, by CUDA's autocast in FP32. The gradient is no view: it is written out for a reshape."""
-        width = FP32 if self.width.autocast and self.cuda else routed.width
-        return self.tape.written_out(routed, values, width)
-
-    def _router(self, x: Tensor, mlp: Mlp, router: Linear) -> tuple[Tensor, Tensor]:
+    def router(self, x: Tensor, mlp: Mlp) -> tuple[Tensor, Tensor]:
         """The scores of all experts, a sigmoid of minus infinity but for the chosen; and the logits."""
         tape, chosen = self.tape, self.tokens * mlp.experts_per_token
-        logits = self.linear(x, router)
+        logits = self.linear(x, mlp.linears[-1])
         indices = tape.new(chosen, 8)
         values = tape.written_out(logits, chosen, kept=(indices,))
         scores = tape.written_out(values, logits.values, kept=(indices,))
@@ -287,10 +277,9 @@ class Llama4(Decoder):
         return tape.cast(tape.keeps_result(scores), logits.width), logits
 
     def _experts(self, routed: Tensor, mlp: Mlp) -> Tensor:
-        tape, (first, last) = self.tape, mlp.expert_linears
+        first, last = mlp.expert_linears
         gate_up = self._of_all(routed, first, mlp.experts)
-        gate, up = tape.split(gate_up, gate_up.values // 2, gate_up.values // 2)
-        return self._of_all(tape.mul(up, self.activated(gate)), last, mlp.experts)
+        return self._of_all(self.gated(gate_up), last, mlp.experts)
 
     def _of_all(self, x: Tensor, linear: Linear, experts: int) -> Tensor:
         """`torch.bmm` of each expert's tokens and its matrix."""

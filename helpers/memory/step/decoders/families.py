@@ -58,10 +58,8 @@ class Phi3(PartlyRotated):
 
     def mlp(self, x: Tensor, mlp: Mlp) -> Tensor:
         gate_up, down = mlp.linears
-        up = self.linear(x, gate_up)
-        gate, up = self.tape.split(up, up.values // 2, up.values // 2)
-        up = self.tape.mul(up, self.activated(gate))
-        return self.linear(up, down)
+        both = self.linear(x, gate_up)
+        return self.linear(self.gated(both), down)
 
 
 class Gpt2(Decoder):
