@@ -6,9 +6,7 @@ from math import prod
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from helpers.catalog import MODELS, OPTIMIZERS, PRECISIONS, ServeSetup, TrainSetup, model
-from helpers.catalog.cache_formats import KV_FORMATS
-from helpers.catalog.serve_setup import WEIGHT_FORMATS
+from helpers.catalog import MODELS, OPTIMIZERS, PRECISIONS, TrainSetup, model
 from helpers.catalog.split import Split
 from helpers.memory import budget
 from helpers.memory.breakdown import rounded
@@ -30,14 +28,6 @@ train_setups = st.builds(
     attention=st.sampled_from(["sdpa", "eager"]),
     split=st.builds(Split, st.integers(1, 300), st.integers(0, 3)),
     micro_batches=st.integers(1, 3),
-)
-serve_setups = st.builds(
-    ServeSetup,
-    model=st.sampled_from(MODELS),
-    weights=st.sampled_from(WEIGHT_FORMATS),
-    kv=st.sampled_from([name for name in KV_FORMATS if "per-head" not in name]),  # of which a latent has none
-    users=st.integers(1, 100),
-    context=st.integers(1, 900),
 )
 quick = settings(max_examples=60)
 
@@ -125,24 +115,3 @@ def test_sdpa_never_saves_more_than_eager_attention(setup):
     eager, sdpa = (budget.train(replace(setup, attention=a)) for a in ("eager", "sdpa"))
     slack = 4 * len(setup.model.layers) * setup.micro_batch * setup.sequence * setup.model.heads + 512 * 99
     assert sdpa.saved_bytes <= eager.saved_bytes + slack  # the log-sum-exp of very few tokens
-
-
-@quick
-@given(serve_setups, st.integers(1, 50), st.integers(1, 100))
-def test_serving_grows_with_users_and_context(setup, users, context):
-    here = budget.serve(setup)
-    assert here.peak_bytes == sum(here.parts.values())
-    assert all(type(size) is int for size in (*here.parts.values(), here.kv_bytes_per_token))
-    more_users = budget.serve(replace(setup, users=setup.users + users))
-    longer = budget.serve(replace(setup, context=setup.context + context))
-    assert more_users.held["kv_cache"] * setup.users == here.held["kv_cache"] * more_users.setup.users
-    assert longer.held["kv_cache"] >= here.held["kv_cache"] > 0
-    assert here.held.total <= here.peak_bytes <= more_users.peak_bytes
-    assert all(moment.total >= here.held["parameters"] for moment in here.moments)
-
-
-@quick
-@given(serve_setups, st.sampled_from(["nf4", "int8"]))
-def test_quantized_weights_are_smaller_than_16_bit(setup, quantized):
-    small, large = (budget.serve(replace(setup, weights=name)) for name in (quantized, "bf16"))
-    assert small.parts["parameters"] < large.parts["parameters"]
