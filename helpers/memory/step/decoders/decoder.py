@@ -104,20 +104,22 @@ class Decoder(Attending):
 
     def norm(self, x: Tensor, rows: int) -> Tensor:
         """RMSNorm as Transformers writes it, in FP32; where its weight is frozen, the normalised value is not kept."""
-        tape, width, size = self.tape, x.width, x.values // rows
-        weight = self.weight(size)
-        x = tape.cast(x, FP32)
-        variance = self._mean_of_squares(x, rows)
-        x = tape.mul(x, tape.keeps_result(tape.elementwise(variance)))
+        tape, width, weight = self.tape, x.width, self.weight(x.values // rows)
+        x, _variance = self._over_rms(tape.cast(x, FP32), rows)
         return self.scaled(x, weight, width)
 
     def scaled(self, x: Tensor, weight: Tensor, width: int) -> Tensor:
         """The normalised value in the type of the norm's input, times the weight."""
         return self.tape.mul(weight, self.tape.cast(x, width))
 
-    def _mean_of_squares(self, x: Tensor, rows: int) -> Tensor:
-        """Pow's backward makes two more of x's size beside its result, and mean's writes its gradient out."""
-        return self.tape.written_out(self.tape.elementwise(x, kept=(x,), scratch=2), rows)
+    def _over_rms(self, x: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+        """The normalised value, and the mean of squares, which its caller names on.
+
+        Pow's backward makes two more of x's size beside its result, and mean's writes its gradient out.
+        """
+        tape = self.tape
+        variance = tape.written_out(tape.elementwise(x, kept=(x,), scratch=2), rows)
+        return tape.mul(x, tape.keeps_result(tape.elementwise(variance))), variance
 
     # --- attention and MLP -------------------------------------------------------------------------------------------
 

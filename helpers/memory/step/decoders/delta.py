@@ -81,9 +81,7 @@ class Hybrid(PartlyRotated, CenteredNorm, Qwen3Moe):
         """RMSNorm of each head, times SiLU of the gate in FP32."""
         tape, rows, width = self.tape, self.tokens * delta.value_heads, x.width
         weight = self.weight(delta.value_dim)
-        x = tape.cast(x, FP32)
-        variance = self._mean_of_squares(x, rows)
-        x = tape.mul(x, tape.keeps_result(tape.elementwise(variance)))
+        x, _variance = self._over_rms(tape.cast(x, FP32), rows)
         x = tape.mul(weight, tape.cast(x, width), max(width, self.width.weights))
         x = tape.mul(x, self.activated(tape.cast(gate, FP32)))
         return tape.cast(x, width)

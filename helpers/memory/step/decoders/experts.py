@@ -150,8 +150,7 @@ class Glm4Moe(PartlyRotated, SharedExperts):
     rotary_default = 0.5
 
     def projected(self, hidden: Tensor, attention: Attention) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v, _ = attention.linears
-        query, key, value = self.linear(hidden, q), self.linear(hidden, k), self.linear(hidden, v)
+        query, key, value = (self.linear(hidden, one) for one in attention.linears[:3])
         if attention.qk_norm:
             query = self.norm(query, self.tokens * attention.heads)
             key = self.norm(key, self.tokens * attention.kv_heads)
@@ -225,8 +224,7 @@ class Llama4(Decoder):
     # --- attention ---------------------------------------------------------------------------------------------------
 
     def projected(self, hidden: Tensor, attention: Attention) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v, _ = attention.linears
-        query, key, value = self.linear(hidden, q), self.linear(hidden, k), self.linear(hidden, v)
+        query, key, value = (self.linear(hidden, one) for one in attention.linears[:3])
         if attention.rotary:
             width = query.width  # from FP32 as complex numbers
             turned = [self.tape.elementwise(self.tape.cast(x, FP32), kept=(FROZEN,)) for x in (query, key)]
@@ -242,9 +240,8 @@ class Llama4(Decoder):
 
     def _l2_norm(self, x: Tensor, rows: int) -> Tensor:
         tape, width = self.tape, x.width
-        x = tape.cast(x, FP32)
-        variance = self._mean_of_squares(x, rows)
-        return tape.cast(tape.mul(x, tape.keeps_result(tape.elementwise(variance))), width)
+        x, _variance = self._over_rms(tape.cast(x, FP32), rows)
+        return tape.cast(x, width)
 
     def _softmax(self, weights: Tensor) -> Tensor:
         """In the type of the scores."""

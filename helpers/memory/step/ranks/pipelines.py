@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from typing import NamedTuple
 
 from ....catalog.devices import Device
 from ....catalog.errors import require_name
@@ -24,24 +23,14 @@ from .stages import Stage
 GPIPE, ONE_F_ONE_B, INTERLEAVED = "GPipe", "1F1B", "Interleaved1F1B"
 
 
-class Work(NamedTuple):
-    """A forward or a backward of one micro-batch in one of the rank's stages, 0 or 1."""
-
-    stage: int
-    backward: bool
-
-    def __str__(self) -> str:
-        return f"{'FB'[self.backward]}{self.stage}"
-
-
-def works_of(ranks: int, rank: int, micro_batches: int, schedule: str = INTERLEAVED) -> list[Work]:
+def works_of(ranks: int, rank: int, micro_batches: int, schedule: str = INTERLEAVED) -> list[str]:
     """What a rank does, in order: forwards to warm up, then forwards and backwards by turns, then backwards.
 
-    As in torch/distributed/pipelining/schedules.py; of two stages each has as many turns in a row as there are ranks.
+    Each is of one micro-batch in one of its stages, 0 or 1: "F0" a forward, "B1" a backward. As in torch/distributed/pipelining/schedules.py; of two stages each has as many turns in a row as there are ranks.
 
-    >>> " ".join(map(str, works_of(ranks=2, rank=1, micro_batches=2)))
+    >>> " ".join(works_of(ranks=2, rank=1, micro_batches=2))
     'F0 F0 F1 B1 F1 B1 B0 B0'
-    >>> " ".join(map(str, works_of(ranks=2, rank=0, micro_batches=3, schedule="1F1B")))
+    >>> " ".join(works_of(ranks=2, rank=0, micro_batches=3, schedule="1F1B"))
     'F0 F0 B0 F0 B0 B0'
     """
     stages = 2 if schedule == INTERLEAVED else 1
@@ -50,9 +39,9 @@ def works_of(ranks: int, rank: int, micro_batches: int, schedule: str = INTERLEA
     works = []
     for at in range(forwards + warm_up):
         if at < forwards:
-            works.append(Work(at // ranks % stages, backward=False))
+            works.append(f"F{at // ranks % stages}")
         if at >= warm_up:
-            works.append(Work(stages - 1 - (at - warm_up) // ranks % stages, backward=True))
+            works.append(f"B{stages - 1 - (at - warm_up) // ranks % stages}")
     return works
 
 
@@ -88,8 +77,9 @@ class PipelineRank:
         """Each state of the rank once: with eight micro-batches in flight a later backward is like the one before."""
         in_flight, done, held = [0, 0], [0, 0], 0
         seen, backward = set[object](), cache(self._backward)
-        for at, is_backward in self.works:
-            if not is_backward:
+        for work in self.works:
+            at = int(work[1])
+            if work[0] == "F":
                 in_flight[at] += 1
                 continue
             state = at, *in_flight, *(count > 0 for count in done), held
