@@ -10,6 +10,7 @@ import pytest
 from helpers.catalog import TrainSetup, WorkbookError
 from helpers.memory import budget, measure, trace
 from helpers.memory.breakdown import Phase
+from helpers.techniques.zero import rank_trace
 
 PEFT_WARNS = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # Transformers, of peft
 CONV1D_WARNS = pytest.mark.filterwarnings("ignore:fan_in_fan_out:UserWarning")  # peft, of GPT-2
@@ -45,8 +46,9 @@ def agree(
     `of` is which peak of both is compared: with the libraries or without them, or of the tensors that are there then.
     """
     predicted = budget.train(setup, gpu, rank)
-    on = "cuda" if gpu else "cpu"
-    seen = measure.training_step(setup, "cpu") if real else trace.train(setup, gpu, on, rank=rank)
+    traced = rank_trace.traced if setup.zero else trace.train
+    seen = measure.training_step(setup, "cpu") if real else traced(setup, gpu, "cuda" if gpu else "cpu", rank=rank)
+    seen = seen.trace if isinstance(seen, rank_trace.RankTrace) else seen
     found = tensors_at_peak(seen) if of == "tensors" else getattr(seen, of)
     pairs = [(getattr(predicted, "tensor_bytes" if of == "tensors" else of), found, peak)]
     if saved is not None:

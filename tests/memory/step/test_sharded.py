@@ -10,8 +10,7 @@ from helpers.catalog.split import Split
 from helpers.memory import budget
 from helpers.memory.breakdown import Point
 from helpers.memory.step.ranks import zero
-from helpers.techniques.zero.rank_trace import traced
-from tests.memory.step.agreement import by_night, llama
+from tests.memory.step.agreement import agree, by_night, llama
 
 
 def at(setup, where, layer=None):
@@ -38,15 +37,10 @@ RUNS = {  # few tokens, so that whole gradients are most of the peak; and many
 QUICK = {("few tokens", "untied", 2), ("many tokens, recomputed", "tied", 3), ("few tokens", "tied", 1)}
 
 
-def as_traced(setup, allowed=0.002):
-    predicted = budget.train(setup).peak_bytes
-    assert predicted == pytest.approx(traced(setup, on="cpu").trace.peak_bytes, rel=allowed)
-    return predicted
-
-
 @pytest.mark.parametrize(("run", "head", "stage"), by_night(product(RUNS, HEADS, (1, 2, 3)), QUICK))
 def test_a_rank_s_peak_is_that_of_the_traced_engine(run, head, stage):
-    as_traced(TrainSetup(HEADS[head], **RUNS[run], optimizer="adamw-fused", micro_batch=2, split=Split(4, zero=stage)))
+    chosen = {"optimizer": "adamw-fused", "micro_batch": 2, "split": Split(4, zero=stage)}
+    agree(TrainSetup(HEADS[head], **RUNS[run], **chosen), peak=0.002)
 
 
 @pytest.mark.slow
@@ -55,7 +49,7 @@ def test_a_rank_s_peak_is_that_of_the_traced_engine(run, head, stage):
     [("llama-2-7b", 3, "full"), ("llama-2-7b", 2, "full"), ("llama-3.2-1b", 3, "full"), ("gpt2", 3, "none")],
 )
 def test_a_rank_s_peak_of_a_large_model_is_that_of_the_traced_engine(name, stage, policy):
-    as_traced(TrainSetup(name, "bf16", "adamw-fused", 1, 1024, policy, split=Split(64, zero=stage)))
+    agree(TrainSetup(name, "bf16", "adamw-fused", 1, 1024, policy, split=Split(64, zero=stage)), peak=0.002)
 
 
 def test_stage_1_reduces_with_whole_gradients_and_one_flat():
@@ -100,4 +94,5 @@ def test_one_rank_may_offload():
 def test_accumulated_micro_batches_begin_with_the_last_flat_in_flight(name, sequence, stage, precision):
     """Beside the shards of all gradients; in a step of one micro-batch `step()` has waited for it."""
     setup = TrainSetup(name, precision, "adamw-fused", 2, sequence, split=Split(4, zero=stage), micro_batches=3)
-    assert as_traced(setup, 0.015) > 1.1 * budget.train(replace(setup, micro_batches=1)).peak_bytes
+    predicted, _ = agree(setup, peak=0.015)
+    assert predicted.peak_bytes > 1.1 * budget.train(replace(setup, micro_batches=1)).peak_bytes

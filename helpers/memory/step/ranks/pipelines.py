@@ -26,7 +26,8 @@ GPIPE, ONE_F_ONE_B, INTERLEAVED = "GPipe", "1F1B", "Interleaved1F1B"
 def works_of(ranks: int, rank: int, micro_batches: int, schedule: str = INTERLEAVED) -> list[str]:
     """What a rank does, in order: forwards to warm up, then forwards and backwards by turns, then backwards.
 
-    Each is of one micro-batch in one of its stages, 0 or 1: "F0" a forward, "B1" a backward. As in torch/distributed/pipelining/schedules.py; of two stages each has as many turns in a row as there are ranks.
+    Each is of one micro-batch in one of its stages: "F0" is a forward in the first, "B1" a backward in the second. As
+    in torch/distributed/pipelining/schedules.py; of two stages each has as many turns in a row as there are ranks.
 
     >>> " ".join(works_of(ranks=2, rank=1, micro_batches=2))
     'F0 F0 F1 B1 F1 B1 B0 B0'
