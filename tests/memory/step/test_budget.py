@@ -68,16 +68,6 @@ def test_segments_keep_fewer_inputs_and_recompute_more():
     assert recomputed[1] > recomputed[0]
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 8, 64])
-def test_zero_divides_each_part_once_from_its_stage_on(ranks):
-    whole = budget.train(llama_7b(precision="autocast-bf16")).moments[-1].parts
-    for stage in range(4):
-        parts = budget.train(llama_7b(precision="autocast-bf16", split=Split(ranks, zero=stage))).moments[-1].parts
-        for part, from_stage in (("optimizer", 1), ("gradients", 2), ("parameters", 3)):
-            divided = ranks if stage >= from_stage else 1
-            assert parts[part] == -(-whole[part] // divided), (stage, part)
-
-
 def test_moments_come_in_the_order_of_the_step():
     first, *backward, last = (moment.name for moment in budget.train(llama_7b()).moments)
     of = ["the loss", "lm_head", "the final norm", "layer 32", "layer 1", "the embedding"]
@@ -86,20 +76,6 @@ def test_moments_come_in_the_order_of_the_step():
         [f"backward of {one}" for one in of],
         "optimizer step",
     )
-
-
-@pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3", "qwen3-30b-a3b"])
-def test_experts_are_sharded_and_served_and_not_divided(name):
-    plain = TrainSetup(name, "bf16", micro_batch=1, sequence=512)
-    one, many = (budget.train(replace(plain, split=Split(fsdp=ranks))) for ranks in (2, 8))
-    assert one.at("optimizer step").total == pytest.approx(4 * many.at("optimizer step").total, rel=0.01)
-    with pytest.raises(WorkbookError, match="no closed form") as raised:
-        budget.train(TrainSetup(name, "bf16", split=Split(tensor=8)))
-    assert f"workbook trace train --model {name} --tensor-parallel 8" in raised.value.do
-    shared = TrainSetup(name, "bf16", micro_batches=8, split=Split(pipeline=4))
-    stages = [budget.train(shared, rank=stage) for stage in range(4)]
-    weights = sum(stage.parts["parameters"] for stage in stages)
-    assert weights == pytest.approx(2 * model(name).parameters, rel=0.01)
 
 
 def test_shape_variants_of_a_family_go_through_the_closed_form():

@@ -6,6 +6,7 @@ Each case has its peak in another place, which its name says; tensors alone are 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -183,19 +184,33 @@ def test_the_peak_of_a_part_is_the_traces_on_each_rank(run, rank):
     agree(replace(PARTS[run], split=Split(tensor=2)), "h100", of="tensor_bytes", peak=0.005, rank=rank)
 
 
+def shared(setup: TrainSetup, **split: object) -> TrainSetup:
+    return replace(setup, split=Split(**split))
+
+
+def predict(setup: TrainSetup, card: str | None = None, **split: object) -> budget.TrainBudget:
+    return budget.train(shared(setup, **split), card)
+
+
 # --- what ranks hold -------------------------------------------------------------------------------------------------
 
 
+MIXTURES = [TrainSetup(name, "bf16", micro_batches=8) for name in ("mixtral-8x7b", "deepseek-v3", "qwen3-30b-a3b")]
+
+
 @pytest.mark.parametrize("schedule", ["1F1B", INTERLEAVED])
-def test_the_stages_have_the_whole_model_together(schedule):
-    shared = replace(FLOWING, split=Split(pipeline=4, schedule=schedule))
-    held = [budget.train(shared, rank=rank).parts["parameters"] for rank in range(4)]
-    assert sum(held) == pytest.approx(2 * FLOWING.model.parameters, rel=0.001)
+@pytest.mark.parametrize("setup", [FLOWING, *MIXTURES], ids=lambda setup: setup.model.name)
+def test_the_stages_have_the_whole_model_together(setup, schedule):
+    held = [budget.train(shared(setup, pipeline=4, schedule=schedule), rank=rank) for rank in range(4)]
+    weights = sum(one.parts["parameters"] for one in held)
+    assert weights == pytest.approx(2 * setup.model.parameters, rel=0.001)
 
 
 def test_the_weights_of_a_rank_are_divided_by_both_dimensions():
-    one, many = (budget.train(shared(BASE, fsdp=ranks)).at("optimizer step").parts for ranks in (2, 64))
-    assert many["parameters"] == pytest.approx(one["parameters"] / 32, rel=0.001)
+    for setup, most, allowed in ((BASE, 64, 0.001), *((one, 8, 0.01) for one in MIXTURES)):  # of whole experts
+        one, many = (predict(setup, fsdp=ranks).at("optimizer step").parts for ranks in (2, most))
+        assert one["parameters"] / many["parameters"] == pytest.approx(most / 2, rel=allowed)
+        assert one.total / many.total == pytest.approx(most / 2, rel=allowed)
     splits = ({"fsdp": ranks, "tensor": 8 // ranks} for ranks in (8, 4, 2))
     parts = [budget.train(shared(BASE, **split)).parts["parameters"] for split in splits]
     assert parts[1:] == pytest.approx(parts[:1] * 2, rel=0.001)
@@ -244,11 +259,14 @@ test_what_is_not_predicted_says_so = refused(
     (lambda: Split(fsdp=0.5), "fsdp is 0.5"),
     (lambda: Split(tensor=0), "tensor is 0"),
     (lambda: trace.train(shared(replace(BASE, precision="fp32"), fsdp=2, reduced="bf16")), "reduced in bf16 from fp32"),
-    (lambda: predict(BASE, fsdp=8, tensor=16), "8 KV heads over 16"),
     (lambda: predict(TrainSetup("gpt2", sequence=64), fsdp=8, tensor=2), "no closed form"),
     (lambda: predict(replace(BASE, precision="megatron-bf16"), tensor=2), "megatron-bf16 under tensor"),
     (lambda: predict(BASE, tensor=16), "8 KV heads over 16"),
     (lambda: predict(TrainSetup("phi-4", "bf16", sequence=64), tensor=2), "no closed form"),
+    *(
+        (partial(predict, one, tensor=8), f"workbook trace train --model {one.model.name} --tensor-parallel 8")
+        for one in MIXTURES
+    ),
     (lambda: predict(replace(GROUPED, checkpointing="none"), "h100", tensor=4), "falls back"),
     (lambda: predict(FLOWING, pipeline=4, schedule="InterleavedZeroBubble"), "closed form"),
     (lambda: predict(FLOWING, pipeline=9), "stages is 9"),
@@ -263,11 +281,3 @@ test_what_is_not_predicted_says_so = refused(
     (lambda: trace.train(shared(FLOWING, pipeline=4), rank=4), "rank is 4"),
     (lambda: predict(replace(FLOWING, checkpointing="selective"), pipeline=4, schedule=INTERLEAVED), "no closed form"),
 )
-
-
-def shared(setup: TrainSetup, **split: object) -> TrainSetup:
-    return replace(setup, split=Split(**split))
-
-
-def predict(setup: TrainSetup, card: str | None = None, **split: object) -> budget.TrainBudget:
-    return budget.train(shared(setup, **split), card)
