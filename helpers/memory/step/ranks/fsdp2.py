@@ -19,14 +19,13 @@ from math import prod
 from ....catalog.devices import Device
 from ....catalog.errors import require_name, require_whole
 from ....catalog.layers import TensorShape
-from ....catalog.policies import PolicySegment
 from ....catalog.split import REDUCED
 from ....catalog.train_setup import TrainSetup
 from ...breakdown import Moment, Point, rounded, tensors_bytes
 from ..layer_run import LayerRun
 from ..refusals import refuse
-from ..step import TapedStep
 from ..tape import Live
+from .sharded import GatheredStep
 
 MAX_RANKS = 2**17
 WIDTHS = {"autocast-bf16": (4, 2, 4), "bf16": (2, 2, 2), "fp32": (4, 4, 4)}  # of shards; gathered; reduced
@@ -43,7 +42,7 @@ def widths(precision: str, reduced: str) -> tuple[int, int, int]:
     return shards, gathered, gathered if reduced == "bf16" else mixed
 
 
-class FullyShardedStep(TapedStep):
+class FullyShardedStep(GatheredStep):
     """The moments of a step on one of `ranks` that shard `setup`, of whose model `tensor` ranks have such a part each.
 
     `reshard_after_forward` is left on.
@@ -77,7 +76,6 @@ class FullyShardedStep(TapedStep):
         self.sizes = [sizes[layer] for layer in model.layers]  # of layers that are whole
         self.root = self._gathered(self.root_tensors)
         self.beside, self.gathered = self.root, Live(2 * max(self.sizes))
-        self.whole = range(0)  # layers that are, or are on their way, beside the root
         self.flying = 0  # the flat that was reduced last
 
     # --- sizes -------------------------------------------------------------------------------------------------------
@@ -98,14 +96,6 @@ class FullyShardedStep(TapedStep):
         self._become_whole(range(len(self.sizes))[-1:])
         self.gathered = Live(max(self.sizes))  # where layers are run again they are whole already
         super()._tail()
-
-    def _comes_to(self, segment: PolicySegment) -> None:
-        """A segment that is run again leaves none of its layers divided: each is whole until its backward is over."""
-        self._become_whole(range(max(0, min(segment.start, segment.stop - 2)), segment.stop))
-
-    def _become_whole(self, layers: range) -> None:
-        self.now += Live(sum(self.sizes[at] for at in layers) - sum(self.sizes[at] for at in self.whole))
-        self.whole = layers
 
     def _gradients_of(self, at: int, run: LayerRun, freed: Live) -> tuple[list[Live], Live]:
         """When the layer's gradients are all there its weights go, and with them the flat of the layer behind."""

@@ -37,7 +37,22 @@ def rank_share(setup: TrainSetup, part: Part, size_bytes: int) -> int:
     return -(-size_bytes // setup.ranks) if tier == "none" else 0
 
 
-class ShardedStep(TapedStep):
+class GatheredStep(TapedStep):
+    """A step whose layers are divided, and whole for a while: of `sizes`, by layer; `whole` are those that are now."""
+
+    sizes: list[int]
+    whole = range(0)  # or on their way
+
+    def _comes_to(self, segment: PolicySegment) -> None:
+        """The layers that are run again are whole together; else one is, and the one before it."""
+        self._become_whole(range(max(0, min(segment.start, segment.stop - 2)), segment.stop))
+
+    def _become_whole(self, layers: range) -> None:
+        self.now += Live(sum(self.sizes[at] for at in layers) - sum(self.sizes[at] for at in self.whole))
+        self.whole = layers
+
+
+class ShardedStep(GatheredStep):
     """The moments of `TapedStep` on one rank of stage 1, 2 or 3."""
 
     def _weights(self) -> None:
@@ -47,10 +62,9 @@ class ShardedStep(TapedStep):
         self.optimizer_bytes = rank_share(setup, Part.OPTIMIZER, self.optimizer_bytes)
         self.paged_bytes = rank_share(setup, Part.OPTIMIZER, self.paged_bytes)
         root, *layers = zero.units(setup.model)
-        self.root, self.layer = (rounded(root * width), rounded(max(layers) * width)) if setup.zero == 3 else (0, 0)
-        self.gathered = Live(2 * self.layer)
+        self.root, layer = (rounded(root * width), rounded(max(layers) * width)) if setup.zero == 3 else (0, 0)
+        self.sizes, self.gathered = [layer] * len(layers), Live(2 * layer)
         self.buckets = Buckets(setup)
-        self.whole = 0  # layers that are, beside the root
         self.flying = 0  # the flat that was sent last, and its part that does not stay
         self.all_gradients = rank_share(setup, Part.GRADIENTS, self.all_gradients)
         if setup.zero > 1 and setup.micro_batches > 1:
@@ -74,12 +88,6 @@ class ShardedStep(TapedStep):
             self.tail[Point.LM_HEAD] += [self.now + spot for spot in sending]
             self.now += change
 
-    def _comes_to(self, segment: PolicySegment) -> None:
-        """The layers that are run again are whole together; else one is, and the one before it."""
-        layers = max(segment.stop - segment.start, 2 if segment.start else 1)
-        self.now += Live((layers - self.whole) * self.layer)
-        self.whole = layers
-
     def _gradients_of(self, at: int, run: LayerRun, freed: Live) -> tuple[list[Live], Live]:
         """Gradient by gradient: with the last of a bucket that is sent, and its whole gradients are gone."""
         if self.setup.zero < 2:
@@ -91,8 +99,8 @@ class ShardedStep(TapedStep):
             spots += [arrival.live + change + spot for spot in sending]
             change += sent
         spots.append(run.last + change)
-        self.whole -= 1
-        return spots, run.gradients + change - Live(self.layer)
+        self.whole = self.whole[:-1]
+        return spots, run.gradients + change - Live(self.sizes[at])
 
     def _arrived(self, at: int | None, shape: TensorShape) -> tuple[list[Live], Live]:
         """What is alive beside while a bucket is sent, if this gradient was its last; and what that changes.
