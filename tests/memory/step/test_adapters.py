@@ -129,6 +129,12 @@ def test_of_micro_batches_all_gradients_stay():
     assert "gradients" not in one.at(Point.LOSS).parts
 
 
+@pytest.mark.parametrize("base", ["int8", "nf4"])
+def test_a_format_of_the_base_takes_no_flops_of_its_own_for_few_tokens_either(base):
+    few = adapted(LLAMA, sequence=8, base=base)
+    assert budget.step_flops(few) == budget.step_flops(adapted(LLAMA, sequence=8))
+
+
 @pytest.mark.parametrize(("micro_batch", "measured"), [(4, 16_373_838_336), (8, 28_412_178_944)])
 def test_a_base_without_the_upcast_is_the_published_run(micro_batch, measured):
     """fms-acceleration, scripts/benchmarks/refs/a100_80gb.csv (2024-12): Mistral-7B on an A100, its own QLoRA that

@@ -165,8 +165,8 @@ class Linears:
         tape, width = self.tape, x.width
         x = tape.cast(x, HALF)
         decoded = [HALF * linear.weights, *self._decoded_scales(linear)]
-        tokens = x.values // linear.inputs
-        fused = tokens <= FUSED_TOKENS and linear.inputs % number_format(str(self.adapted.base)).block_values == 0
+        tokens, block = x.values // linear.inputs, number_format(str(self.adapted.base)).block_values
+        fused = tokens <= FUSED_TOKENS and block and linear.inputs % block == 0  # LLM.int8() has no blocks
         held = [] if fused else [tape.new(size, 1) for size in (*decoded, *decoded[1:])]
         out, flops = tape.new(tokens * linear.outputs, HALF), 2 * tokens * linear.weights
         del held
