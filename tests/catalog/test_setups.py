@@ -64,6 +64,21 @@ def test_the_ends_of_a_model_have_rules_of_their_own(role):
     assert trainer == (8 * 640 * 64 if role == EMBEDDING else 2 * (640 * 64 + 160 * 4))
 
 
+OURS = {"adamw_torch": "adamw-foreach", "adamw_torch_fused": "adamw-fused", "ADAMW_BNB_8BIT": "adamw-8bit-trainer"}
+OURS |= {"paged_adamw_32bit": "adamw-32bit-paged", "paged_adamw_8bit": "adamw-8bit-paged-trainer"}
+
+
+@pytest.mark.parametrize("trainer", OURS)
+def test_trainer_s_own_names(trainer):
+    assert TrainSetup("tiny-llama", optimizer=trainer).optimizer == OURS[trainer]
+
+
+def test_trainer_s_paged_8_bits_keeps_embeddings_in_32_and_pages_both():
+    rule = optimizer("paged_adamw_8bit")
+    assert rule.paged_bytes((1000, 100)) == 2 * 100_000
+    assert rule.paged_bytes((1000, 100), EMBEDDING) == 8 * 100_000
+
+
 def test_a_model_names_its_ends():
     roles = {name: [role for _, role in model(name).trained() if role] for name in ("llama-2-7b", "gpt2", "tiny-qwen3")}
     assert roles == {"llama-2-7b": [EMBEDDING, HEAD], "gpt2": [EMBEDDING, EMBEDDING], "tiny-qwen3": [EMBEDDING]}

@@ -158,21 +158,6 @@ def test_a_7b_with_32_bit_paged_states_is_torchtune_s_20_2_gb():
     assert found.peak_bytes + 4 * setup.tokens * setup.model.vocab == pytest.approx(20.2e9, rel=0.01)
 
 
-OURS = {"adamw_torch": "adamw-foreach", "adamw_torch_fused": "adamw-fused", "ADAMW_BNB_8BIT": "adamw-8bit-trainer"}
-OURS |= {"paged_adamw_32bit": "adamw-32bit-paged", "paged_adamw_8bit": "adamw-8bit-paged-trainer"}
-
-
-@pytest.mark.parametrize("trainer", OURS)
-def test_trainer_s_own_names(trainer):
-    assert TrainSetup("tiny-llama", optimizer=trainer).optimizer == OURS[trainer]
-
-
-def test_trainer_s_paged_8_bits_keeps_embeddings_in_32_and_pages_both():
-    rule = TrainSetup("tiny-llama", optimizer="paged_adamw_8bit").optimizer_rule
-    assert rule.paged_bytes((1000, 100)) == 2 * 100_000
-    assert rule.paged_bytes((1000, 100), "embedding") == 8 * 100_000
-
-
 @pytest.mark.parametrize(("name", "width"), [("adamw-8bit-paged", 1), ("adamw-32bit-paged", 4)])
 def test_the_trace_of_a_gpu_leaves_out_what_is_paged(name, width):
     setup = TrainSetup("tiny-llama", "bf16", name, 1, 64)
