@@ -103,6 +103,8 @@ def _answer(write: int, work: Callable[[], tuple[Any, bytes]]) -> None:
         if _mallopt:
             _mallopt(_M_PERTURB, _TO_ZERO)
         gc.freeze()  # what the fork was given is looked at by no collection, which would copy its pages
+        if torch := sys.modules.get("torch"):
+            torch.set_num_threads(1)  # OpenMP's other threads are not forked: a kernel would wait for them for ever
         closerange(3, write)
         closerange(write + 1, sysconf("SC_OPEN_MAX"))
         nothing = _open(devnull, os.O_RDWR)

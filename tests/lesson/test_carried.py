@@ -7,6 +7,7 @@ import errno
 import os
 import random
 import resource
+import subprocess
 import sys
 from collections import OrderedDict, defaultdict
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from helpers.catalog.errors import WorkbookError
 from helpers.lesson import asking
 from helpers.lesson import carried as module
 from helpers.lesson.carried import carried, state_of
+from tests.house.tree import ROOT
 
 TABLE: dict = {}
 
@@ -225,3 +227,22 @@ def test_who_ends_the_process_is_not_served_here():
 def test_prints_are_seen(capsys):
     carried(Keeper, (7,), lambda keeper: print("kept", keeper.kept["first"]))
     assert capsys.readouterr().out == "kept 7\n"
+
+
+THREADS = """
+import torch
+from helpers.lesson.carried import carried
+
+class Kept:
+    def __init__(self):
+        self.x = torch.randn(512, 512)
+
+torch.set_num_threads(2)
+torch.randn(600, 600).sort()  # threads start
+print(carried(Kept, (), lambda one: float((one.x @ one.x).softmax(-1).sum().round()))[0])
+"""
+
+
+def test_kernels_of_another_process_wait_for_no_thread_that_was_not_forked():
+    run = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, timeout=100, cwd=ROOT)
+    assert run.stdout == "512.0\n", run.stderr
