@@ -17,6 +17,7 @@ from ...catalog.shape import ModelShape
 from ...catalog.train_setup import TrainSetup
 from ...memory.breakdown import format_bytes
 from ...memory.fit import Room, Verdict
+from ...memory.serve.engines.llamacpp_layers import MARGIN_BYTES
 from ...memory.serve.engines.weights import longest_context
 from ...questions.parameters import ANY_CONFIG, CONTEXT, GPU, MODEL, POWERS, RESERVE, SEQUENCE, SERVED, changed
 from ...questions.question import Question
@@ -50,9 +51,9 @@ class UsesAnswer(CalculatorAnswer):
         named = f"{', '.join(fits) or 'none of these'} {'fit' if len(fits) > 1 else 'fits'}"
         named = f"{', '.join(tight)} {'are' if len(tight) > 1 else 'is'} tight" if tight and not fits else named
         served = [use for use in self.uses if isinstance(use.setup, ServeSetup)]
-        several = next((use for use in served if use.cards > 1), None)
+        several = [use.fewer or use.cards for use in served if use.cards > 1]
         if several and not any(use.verdict in (Verdict.FITS, Verdict.TIGHT) for use in served):
-            named += f"; {several.name} needs {several.cards} cards"
+            named += f"; serving {plural(self.users, 'user')} takes {min(several)} cards or more"
         return f"{self.model.name} on the {self.gpu.title}: {named}"
 
     @property
@@ -78,13 +79,14 @@ class UsesAnswer(CalculatorAnswer):
             yield f"{read}. Most cards sold as {size[1]} GB have more: name yours, or write {size[1]}GiB."
         if self.gpu.compute_capability and self.gpu.compute_capability.kind == "convention" and not self.model.stored:
             yield "Whether it serves FP8 depends on the card: name it."
-        yield f"Served: {plural(self.users, 'user')} × {self.context:,} tokens, KV cache in BF16."
+        yield f"Served: {plural(self.users, 'user')} × {self.context:,} tokens, KV cache in 16 bits."
         yield from self._trained()
         kept = Room(self.gpu, self.reserve_bytes)
         if kept.reserve_bytes:
             yield f"Of the card {kept.kept_told} are kept for {kept.reserve.told}."
         if any(use.verdict is Verdict.TIGHT for use in self.uses):
-            yield "What is tight has the bytes, and not that reserve."
+            margin = f"the {format_bytes(MARGIN_BYTES)} that llama.cpp's --fit keeps"
+            yield f"What is tight has the bytes, and not {margin if self.model.stored else 'that reserve'}."
         yield from (f"{without_kernel(use.stored, self.gpu)}." for use in self.uses if use.stored)
         most = longest_context(self.model)
         if most and self.context > most:
@@ -102,7 +104,7 @@ class UsesAnswer(CalculatorAnswer):
         totals = [trained[name].parts.total for name in ("QLoRA", "LoRA") if name in trained]
         if self.model.has_experts and len(totals) == 2 and totals[0] > totals[1]:
             yield "QLoRA leaves stacked experts out of the four bits, and casts them to FP32."
-        if self.gpu.capability and any(use.fits for use in trained.values()):
+        if self.gpu.capability:
             yield "Trained rows need PYTORCH_ALLOC_CONF=expandable_segments:True: without it holes take room, too."
 
     @property
@@ -138,7 +140,8 @@ def _row(use: Use) -> str:
     more += _link(f"book/{chapter}.html#{heading.replace(' ', '-')}", "why")
     if use.plan:
         more += _link(f"calculators/service_planner.html#{urlencode(use.plan)}", "plan it")
-    rest = escape(_rest(use)) + _to_copy("start it", use.start) + _to_copy("count it in a terminal", use.command)
+    rest = escape(_rest(use)) + _to_copy("start it", use.start)
+    rest += _to_copy(f"start it on {use.fewer}", use.start_with_fp8) + _to_copy("count it in a terminal", use.command)
     kind = {SEVERAL: "several"}.get(_verdict(use), str(use.verdict or "unknown").replace(" ", "-"))
     cells = (escape(use.name) + more, need, _verdict(use), rest)
     said = "".join(

@@ -27,6 +27,7 @@ from .fine_tuning import FINE_TUNING
 from .serving_memory import SERVE
 from .would_fit import (
     ENGINE,
+    KV,
     PAGE,
     is_known_cuda,
     last_below,
@@ -59,9 +60,9 @@ WHY = {
 class Use:
     """One thing to do with a model, and what `card` has for it. `refused` says why there is no answer.
 
-    Where it needs several cards, `cards` says how many of this kind. `stored` is the format of the checkpoint, where
-    Transformers makes BF16 of it on this card. `most` is the most of it that fits, by what is counted: users and tokens
-    of a context, or tokens of a sequence.
+    Where it needs several cards, `cards` says how many of this kind, and `fewer` with an FP8 KV cache. `stored` is the
+    format of the checkpoint, where Transformers makes BF16 of it on this card. `most` is the most of it that fits, by
+    what is counted: users and tokens of a context, or tokens of a sequence.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Use:
     most: dict[str, int] = field(default_factory=dict)
     change: str = ""
     cards: int = 1
+    fewer: int = 0
     refused: str = ""
     stored: str = ""
     llamacpp: LlamaCppAnswer | None = None
@@ -117,12 +119,23 @@ class Use:
     @property
     def start(self) -> str | None:
         """The line that starts an engine with as much: llama.cpp's, or vLLM's where its own pool holds all users."""
-        if not isinstance(self.setup, ServeSetup) or not (self.fits or self.cards > 1):
+        if not isinstance(self.setup, ServeSetup):
             return None
         if self.llamacpp:
+            placed = self.llamacpp.placed
+            layers = "-ngl 99" if self.fits or not placed else placed[0].flags
             cells = self.setup.users * self.setup.context
-            return f"llama-server -m {shlex.quote(self.setup.model.name)} -ngl 99 -c {cells} -np {self.setup.users}"
+            return f"llama-server -m {shlex.quote(self.setup.model.name)} {layers} -c {cells} -np {self.setup.users}"
+        if not (self.fits or self.cards > 1):
+            return None
         return started(self.setup, self.room.card, self.cards)
+
+    @property
+    def start_with_fp8(self) -> str | None:
+        """The same with an FP8 KV cache, on fewer cards."""
+        if not (self.fewer and isinstance(self.setup, ServeSetup)):
+            return None
+        return started(replace(self.setup, kv=KV), self.room.card, self.fewer)
 
     @property
     def on_attention(self) -> bool:
@@ -167,6 +180,7 @@ class Use:
             "change": self.change or None,
             "refused": self.refused or None,
             "cards": self.cards,
+            "cards_with_fp8_kv": self.fewer or None,
             "start": self.start,
             "command": self.command,
         }
@@ -217,8 +231,8 @@ def _found(name: str, room: Room, setup: TrainSetup | ServeSetup) -> Use:
     stored = setup.weights if isinstance(setup, ServeSetup) and run != setup else ""
     use = Use(name, room, run, parts_of(run, room.card), stored=stored)
     if not use.fits:
-        change, cards = would_fit(run, room)
-        return replace(use, change=change, cards=cards)
+        change, cards, fewer = would_fit(run, room)
+        return replace(use, change=change, cards=cards, fewer=fewer)
     return replace(use, most=_most_served(run, room) if isinstance(run, ServeSetup) else _most_trained(run, room))
 
 

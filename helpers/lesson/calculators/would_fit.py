@@ -41,12 +41,10 @@ def is_known_cuda(card: Device) -> bool:
     return card.compute_capability is not None and card.compute_capability.kind != "convention"
 
 
-def would_fit(setup: TrainSetup | ServeSetup, room: Room) -> tuple[str, int]:
+def would_fit(setup: TrainSetup | ServeSetup, room: Room) -> tuple[str, int, int]:
     """The cheapest change by which it fits, its cost, and what fits as it is; else how many of these cards, or which.
 
-    The sentence, and the cards that it names: 1 where this one will do, or another kind.
-
-    Adapters and their base are rows of their own, and no change of another.
+    The sentence, the cards that it names, and with an FP8 KV cache: 1 where this one will do, or another kind, and 0.
     """
     asked = (room.for_tensors_bytes, room.card)
     offers = ladder(setup, *asked) if isinstance(setup, TrainSetup) else iter(())
@@ -54,15 +52,17 @@ def would_fit(setup: TrainSetup | ServeSetup, room: Room) -> tuple[str, int]:
     found = [f"with {first.change} ({format_bytes(first.peak_bytes)}), which costs {first.costs}"] if first else []
     found += _with_less(setup, room)
     if first:
-        return _fits(found), 1
+        return _fits(found), 1, 0
     need = parts_of(setup, room.card).total
     if cards := fewest(setup, room, need):
-        return _fits([*found, _told(setup, room, cards)]), cards
+        fewer = _with_fp8(setup, room, cards) if isinstance(setup, ServeSetup) else 0
+        with_fp8 = [f"on {fewer:,} with an FP8 KV cache"] if fewer else []
+        return _fits([*found, *with_fp8, f"on {cards:,} of these cards, {_together(setup, room, cards)}"]), cards, fewer
     same = (card for card in OFFERED if card.unified == room.card.unified)
     larger = (card for card in same if Room(card, room.kept_bytes).verdict(need) is Verdict.FITS)
     if other := min(larger, key=lambda card: card.capacity_bytes, default=None):
         found.append(f"on one {other.title}")
-    return _fits(found) if found else "needs a smaller model, or many more cards", 1
+    return _fits(found) if found else "needs a smaller model, or many more cards", 1, 0
 
 
 def _with_less(setup: TrainSetup | ServeSetup, room: Room) -> list[str]:
@@ -79,7 +79,7 @@ def _with_less(setup: TrainSetup | ServeSetup, room: Room) -> list[str]:
         return [f"with a sequence of at most {pages * PAGE:,} tokens"]
     if setup.users > 1 and need(users=1) <= limit:
         users = bisect_right(range(1, setup.users), limit, key=lambda users: need(users=users))
-        return [f"with at most {plural(users, 'user')}"]
+        return [f"on this one with at most {plural(users, 'user')}"]
     pages = bisect_right(
         range(1, setup.context // PAGE + 1), limit, key=lambda page: need(users=1, context=page * PAGE)
     )
@@ -87,23 +87,26 @@ def _with_less(setup: TrainSetup | ServeSetup, room: Room) -> list[str]:
     return [f"with {one}a context of at most {pages * PAGE:,} tokens"] if pages else []
 
 
-def _told(setup: TrainSetup | ServeSetup, room: Room, cards: int) -> str:
-    """On how many cards it fits, and how much fewer an FP8 KV cache needs."""
+def _together(setup: TrainSetup | ServeSetup, room: Room, cards: int) -> str:
+    """How they share it."""
     if isinstance(setup, TrainSetup):
-        return f"on {cards:,} of these cards, under FSDP2"
-    by = "tensor parallel under vLLM" if launched(setup, room.card, cards) else "tensor parallel"
+        return "under FSDP2"
+    return f"tensor parallel{' under vLLM' if launched(setup, room.card, cards) else ''}"
+
+
+def _with_fp8(setup: ServeSetup, room: Room, cards: int) -> int:
+    """How many cards with an FP8 KV cache, where these are fewer; else 0."""
+    if setup.kv == KV or not is_known_cuda(room.card):
+        return 0
     small = replace(setup, kv=KV)
-    with_kv = (
-        fewest(small, room, parts_of(small, room.card).total) if setup.kv != KV and is_known_cuda(room.card) else 0
-    )
-    fewer = f"; or on {with_kv:,} with --kv-cache-dtype fp8" if 0 < with_kv < cards else ""
-    return f"on {cards:,} of these cards, {by}{fewer}"
+    found = fewest(small, room, parts_of(small, room.card).total)
+    return found if found < cards else 0
 
 
 def would_fit_llamacpp(answer: LlamaCppAnswer) -> str:
     """A shorter context, or how many layers on the card, and what is left on the host."""
     offers = [f"with a context of at most {answer.longest:,} tokens"] if answer.longest else []
-    offers += [f"with {one.flags}: {_on_host(one)} are read on the host for each token" for one in answer.placed]
+    offers += [f"with {one.flags}, and {_on_host(one)} on the host" for one in answer.placed]
     return _fits(offers) if offers else str(answer.sentence)
 
 

@@ -106,8 +106,9 @@ def test_cards_that_are_named_are_the_fewest():
     found = {use.name: use for use in can_i_run_answer("llama-3.1-70b", "h100-80gb", users=50).uses}
     assert found["serve in bf16"].change == "would fit on 4 of these cards, tensor parallel under vLLM"
     assert found["serve in bf16"].command.endswith("--engine vllm --tensor 4 --gpu h100-80gb")
-    assert found["serve in FP8"].change.endswith(
-        "or on 4 of these cards, tensor parallel under vLLM; or on 2 with --kv-cache-dtype fp8"
+    assert found["serve in FP8"].change == (
+        "would fit on this one with at most 3 users; or on 2 with an FP8 KV cache; "
+        "or on 4 of these cards, tensor parallel under vLLM"
     )
     assert found["train every weight"].change == "would fit on 32 of these cards, under FSDP2"
     setup, h100 = found["train every weight"].setup, device("h100-80gb")
@@ -147,6 +148,10 @@ def test_a_served_row_says_how_an_engine_starts():
     assert starts["serve in FP8"] == (
         "vllm serve meta-llama/Llama-3.1-70B --tensor-parallel-size 4 --max-model-len 8192 --quantization fp8"
     )
+    (fp8,) = (
+        use for use in can_i_run_answer("llama-3.1-70b", "h100-80gb", users=50).uses if use.name == "serve in FP8"
+    )
+    assert fp8.start_with_fp8 == starts["serve in FP8"].replace("size 4", "size 2") + " --kv-cache-dtype fp8_e4m3"
     assert starts["serve in 4 bits"].startswith("vllm serve YOUR/MODEL-AWQ --tensor-parallel-size 4")
     assert starts["QLoRA"] is None
     assert can_i_run_answer("llama-3.1-8b", "mi300x").uses[0].start is None  # whose pool nobody has logged
@@ -154,7 +159,7 @@ def test_a_served_row_says_how_an_engine_starts():
 
 def test_several_cards_lead_to_the_planner_with_what_was_asked():
     answer = can_i_run_answer("llama-3.1-70b", "h100-80gb", users=50)
-    assert answer.title.endswith("QLoRA fits; serve in bf16 needs 4 cards")
+    assert answer.title.endswith("QLoRA fits; serving 50 users takes 2 cards or more")
     found = drawn("service_planner", answer.uses[0].plan)
     assert not found.failed, found.text
     assert answer.uses[3].plan == {}
@@ -163,7 +168,7 @@ def test_several_cards_lead_to_the_planner_with_what_was_asked():
 
 def test_what_a_row_supposes_is_said():
     sentence = can_i_run_answer("gpt-oss-20b", "h100").sentence
-    assert "KV cache in BF16" in sentence
+    assert "KV cache in 16 bits" in sentence
     assert "need PYTORCH_ALLOC_CONF=expandable_segments:True" in sentence
     assert "expandable_segments" not in can_i_run_answer("gpt2", "m3-max-64gb").sentence  # no CUDA, no such setting
     assert "QLoRA leaves stacked experts out of the four bits" in sentence
@@ -191,6 +196,10 @@ def test_a_gguf_file_is_served_by_llama_cpp_alone(tmp_path):
     (use,) = can_i_run_answer(str(file), "rtx-3060").uses
     assert (use.name, use.fits) == ("serve with llama.cpp", True)
     assert use.most["context"] == 8192  # which its positions end
+    assert use.start == f"llama-server -m {file.name} -ngl 99 -c 8192 -np 1"
+    (whole,) = can_i_run_answer(str(ROOT / "helpers/lesson/data/llama-3.1-8b-q4_k_m.gguf"), "8GiB", context=32768).uses
+    assert whole.change.startswith("would fit with a context of at most ")
+    assert re.search(r"-ngl \d\d -c 32768 -np 1$", whole.start)
     assert "--engine llama.cpp" in use.command
 
 
