@@ -136,7 +136,7 @@ NUMBERS = [
     ("04", "break-even-told", "saves 3.88 MiB", "{:.2f}", lambda: a_token("fp32") - a_token("autocast-bf16")),
     ("04", "not-help-rest", "at most 0.1 % a step", "{:.1f} %", lambda: 100 * (1 - 0.999)),
     ("04", "not-help-rest", "BF16 is 0.2 %", "{:.1f} %", lambda: 100 / 512),
-    ("04", "not-help-rest", "up to 2,048", "{:,}", ones_in_fp16),
+    ("04", "not-help-rest", "stop at 2,048", "{:,}", ones_in_fp16),
     ("deeper/04", "04d-part-why", "autocast 43.8", "{:.1f}",
      lambda: budget.train(replace(BATCH, precision="autocast-bf16"), H100).peak_bytes / GIB),
     ("deeper/04", "04d-part-why", "the scores, 16.0 GiB", "{:.1f}", lambda: 8 * 32 * 1024**2 * 4 * 16 / GIB),
