@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from helpers.small_lm import language, load
+from helpers.small_lm import language, load, perplexity
 from helpers.techniques.precision import gradients
 
 
@@ -170,3 +170,49 @@ def test_an_average_of_squares_cannot_fall_in_bf16_at_the_usual_beta(kind, beta,
     after = optimizer.state[weight]["exp_avg_sq"]
     assert bool((after < 0.95 * before).all()) == falls
     assert falls or torch.equal(after, before)
+
+
+@pytest.mark.parametrize(("eps", "finite"), [(1e-8, False), (1e-4, True)])
+def test_adamws_eps_is_zero_over_fp16_weights(eps, finite):
+    """The chapter's *When it does not help*: a square that is zero, and an eps that is, too."""
+    weight = torch.nn.Parameter(torch.ones(4).half())
+    weight.grad = torch.tensor([1e-3, 1e-4, 0.0, 1e-5]).half()
+    torch.optim.AdamW([weight], lr=1e-3, eps=eps, foreach=False).step()
+    assert bool(weight.isfinite().all()) == finite
+
+
+def test_a_sum_in_fp16_adds_in_more_bits_and_its_result_overflows():
+    assert torch.ones(4096).half().sum() == 4096
+    assert torch.ones(70_000).half().sum().isinf()
+    assert torch.ones(70_000).half().sum(dtype=torch.float32) == 70_000
+
+
+@pytest.mark.slow
+def test_zeros_of_the_activations_gradients_cost_what_training_gains_and_the_weights_cost_nothing():
+    """Companion 04: a loss divided by 4,096, SGD at a rate as many times larger; FP16 for one kind of gradients."""
+    words = torch.tensor([one.ids for one in language.training_documents(25, 256, seed=1)]).view(25, 1, 256)
+    held_out = language.held_out_documents(2)
+
+    def perplexity_with(weights: bool, activations: bool) -> float:
+        model = load().model
+        for linear in (one for one in model.modules() if isinstance(one, torch.nn.Linear)):
+            groups = linear.weight.detach().view(-1, 64)
+            step = groups.abs().amax(-1, keepdim=True) / 2
+            linear.weight.data = (((groups / step).floor().clamp(-2, 1) + 0.5) * step).view_as(linear.weight)
+            if activations:
+                linear.register_full_backward_hook(lambda _, given, __: (given[0].half().float(),))
+        if weights:
+            for one in model.parameters():
+                one.register_hook(lambda grad: grad.half().float())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.03 * 4096)
+        for ids in words:
+            (model(input_ids=ids, labels=ids, use_cache=False).loss / 4096).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return perplexity(model, held_out)
+
+    exact, of_weights, of_activations = (
+        perplexity_with(*how) for how in ((False, False), (True, False), (False, True))
+    )
+    assert of_weights == pytest.approx(exact, abs=0.01)
+    assert of_activations > exact + 0.08
