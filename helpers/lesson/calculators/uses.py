@@ -123,7 +123,9 @@ class Use:
             return None
         if self.llamacpp:
             placed = self.llamacpp.placed
-            layers = "-ngl 99" if self.fits or not placed else placed[0].flags
+            if not (self.fits or placed):
+                return None
+            layers = "-ngl 99" if self.fits else placed[0].flags
             cells = self.setup.users * self.setup.context
             return f"llama-server -m {shlex.quote(self.setup.model.name)} {layers} -c {cells} -np {self.setup.users}"
         if not (self.fits or self.cards > 1):

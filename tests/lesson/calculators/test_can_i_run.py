@@ -197,9 +197,12 @@ def test_a_gguf_file_is_served_by_llama_cpp_alone(tmp_path):
     assert (use.name, use.fits) == ("serve with llama.cpp", True)
     assert use.most["context"] == 8192  # which its positions end
     assert use.start == f"llama-server -m {file.name} -ngl 99 -c 8192 -np 1"
-    (whole,) = can_i_run_answer(str(ROOT / "helpers/lesson/data/llama-3.1-8b-q4_k_m.gguf"), "8GiB", context=32768).uses
+    own = str(ROOT / "helpers/lesson/data/llama-3.1-8b-q4_k_m.gguf")
+    (whole,) = can_i_run_answer(own, "8GiB", context=32768).uses
     assert whole.change.startswith("would fit with a context of at most ")
     assert re.search(r"-ngl \d\d -c 32768 -np 1$", whole.start)
+    (on_a_mac,) = can_i_run_answer(own, "m1-16gb", context=2**17).uses
+    assert (on_a_mac.fits, on_a_mac.start) == (False, None)  # one memory: there is no other place for layers
     assert "--engine llama.cpp" in use.command
 
 
