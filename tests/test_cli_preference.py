@@ -145,7 +145,7 @@ def test_a_change_is_offered_only_if_it_lowers_a_stage_that_is_too_high():
     from helpers.catalog.adapters import Adapter
     from helpers.catalog.preference import GrpoSetup
     from helpers.catalog.train_setup import TrainSetup
-    from helpers.lesson.calculators.preference import changes
+    from helpers.lesson.calculators.preference_changes import changes
     from helpers.memory.fit import Room
 
     train = TrainSetup("qwen2.5-7b", "autocast-bf16-on-bf16", "adamw-fused", 8, 1024, "full", adapter=Adapter())
@@ -153,3 +153,15 @@ def test_a_change_is_offered_only_if_it_lowers_a_stage_that_is_too_high():
     offers = list(changes(setup, Room(device("h100"))))
     assert offers
     assert not any("--micro-batch" in offer for offer in offers)
+
+
+def test_controls_ask_as_flags_do():
+    """Each method of the live calculator is the command that it shows; sleep matters with an engine alone."""
+    from helpers.lesson.calculators import reinforcement
+
+    live = reinforcement(model="qwen2.5-1.5b")
+    for method, base in {"full": None, "LoRA": None, "QLoRA": "nf4-dq"}.items():
+        adapter = live.answer(method=method).predicted.setup.train.adapter
+        assert (adapter.base if adapter else None, adapter is None) == (base, method == "full")
+    assert set(live.options) - live.used(live.start) == {"sleep"}
+    assert set(live.options) == live.used({**live.start, "generator": "vllm"})

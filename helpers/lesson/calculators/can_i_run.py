@@ -167,7 +167,8 @@ def _verdict(use: Use) -> str:
 
 def _rest(use: Use) -> str:
     """The most that fits, what to change, or why there is no answer."""
-    return use.refused or (f"up to {use.most_told}" if use.fits else use.change)
+    fewer = f"; vLLM's pool holds {use.in_vllms_pool:,}" if use.in_vllms_pool else ""
+    return use.refused or (f"up to {use.most_told}{fewer}" if use.fits else use.change)
 
 
 def can_i_run_answer(

@@ -140,6 +140,14 @@ class Use:
         return started(replace(self.setup, kv=KV), self.room.card, self.fewer)
 
     @property
+    def in_vllms_pool(self) -> int:
+        """Users that vLLM's own pool holds, where these are fewer than fit here by tensors alone; else 0."""
+        if self.llamacpp or not (self.fits and isinstance(self.setup, ServeSetup)):
+            return 0
+        found = launched(self.setup, self.room.card, 1)
+        return found.users if found and found.users < self.setup.users else 0
+
+    @property
     def on_attention(self) -> bool:
         """Whether attention alone has adapters, and the experts have none."""
         return isinstance(self.setup, TrainSetup) and self.setup.adapter is not None and not _of_all(self.setup.adapter)

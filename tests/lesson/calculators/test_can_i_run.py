@@ -132,6 +132,7 @@ def test_what_a_row_would_fit_with_fits_and_more_does_not():
     asked = [
         ("qwen2.5:14b", "rtx-3060-12gb", {}, "serve in 4 bits", "context", 7168),
         ("llama-3.1-70b", "h100-80gb", {"users": 50}, "serve in FP8", "users", 3),
+        ("llama-3.1-70b", "h100-80gb", {"users": 4}, "serve in FP8", "users", 3),
         ("llama-3.1-8b", "rtx-4080", {"sequence": 4096}, "QLoRA", "sequence", 3328),
     ]
     for model, gpu, more, name, what, most in asked:
@@ -155,6 +156,17 @@ def test_a_served_row_says_how_an_engine_starts():
     assert starts["serve in 4 bits"].startswith("vllm serve YOUR/MODEL-AWQ --tensor-parallel-size 4")
     assert starts["QLoRA"] is None
     assert can_i_run_answer("llama-3.1-8b", "mi300x").uses[0].start is None  # whose pool nobody has logged
+    shipped = can_i_run_answer("gpt-oss-20b", "h100").uses[0]  # vLLM reads in the checkpoint what it is in
+    assert shipped.start == "vllm serve openai/gpt-oss-20b --max-model-len 8192"
+
+
+def test_a_pool_that_holds_fewer_users_than_fit_is_told():
+    """Tensors alone fit for seven users, and vLLM takes its share for more than these."""
+    for users, held in ((5, 0), (7, 5)):
+        answer = can_i_run_answer("llama-3.1-8b", "rtx-4090", users=users)
+        use = answer.uses[0]
+        assert (use.fits, use.in_vllms_pool, bool(use.start)) == (True, held, not held)
+        assert ("vLLM's pool holds 5" in str(answer)) == bool(held)
 
 
 def test_several_cards_lead_to_the_planner_with_what_was_asked():
@@ -197,6 +209,8 @@ def test_a_gguf_file_is_served_by_llama_cpp_alone(tmp_path):
     assert (use.name, use.fits) == ("serve with llama.cpp", True)
     assert use.most["context"] == 8192  # which its positions end
     assert use.start == f"llama-server -m {file.name} -ngl 99 -c 8192 -np 1"
+    two = can_i_run_answer(str(file), "rtx-3060", users=2, context=1024).uses[0]
+    assert two.start.endswith("-c 2048 -np 2")  # -c is for all slots together
     own = str(ROOT / "helpers/lesson/data/llama-3.1-8b-q4_k_m.gguf")
     (whole,) = can_i_run_answer(own, "8GiB", context=32768).uses
     assert whole.change.startswith("would fit with a context of at most ")
