@@ -30,6 +30,7 @@ CALCULATORS = (
     "offload",
     "planner",
     "quantization",
+    "reinforcement",
     "roofline",
     "service_planner",
     "serving_load",

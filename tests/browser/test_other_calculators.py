@@ -328,6 +328,19 @@ def test_checkpointing_and_another_method_move_the_bars(live, screenshot) -> Non
     screenshot(live, "fine-tuning-qlora")
 
 
+@pytest.mark.parametrize("live", ["reinforcement"], indirect=True)
+def test_an_engine_that_sleeps_leaves_the_backward_pass(live, screenshot) -> None:
+    before = title(live)
+    choose(live, "who generates", "vllm")
+    wait_for_another(live, before)
+    before = title(live)
+    assert before.endswith("backward")
+    choose(live, "vLLM meanwhile", "asleep")
+    wait_for_another(live, before)
+    assert title(live).endswith("generation")
+    screenshot(live, "reinforcement")
+
+
 @pytest.mark.parametrize("live", ["attention"], indirect=True)
 def test_more_tokens_and_one_query_move_what_attention_takes(live, screenshot) -> None:
     screenshot(live, "attention-light")

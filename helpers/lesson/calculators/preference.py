@@ -230,9 +230,9 @@ GRPO = Question(
         *changed(
             _parameters("completions"),
             model={"steps": trained_models(), "start": "llama-3.1-8b"},
-            micro_batch={"label": "completions at once", "steps": POWERS[3:7]},
-            prompt={"label": "prompt, tokens", "steps": LENGTHS},
-            completion={"label": "completion, tokens", "steps": LENGTHS},
+            micro_batch={"label": "in one forward", "steps": POWERS[3:7]},
+            prompt={"label": "prompt", "steps": LENGTHS},
+            completion={"label": "completion", "steps": LENGTHS},
             checkpointing={"steps": ("none", "full")},
         ),
         Parameter("generations", "completions of each prompt", 8, whole, metavar="N"),

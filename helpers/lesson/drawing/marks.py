@@ -26,6 +26,7 @@ COLOURS = {
     "scores": "#4B2E83",  # a part of the reader's own, for measure.step(…, part_of=…)
 }
 WEIGHTS = {"quantized": "#0072B2", "scales": "#E69F00", "constants": "#CC79A7", "kept": "#009E73"}  # of "parameters"
+BESIDE = {"engine": "#F0E442", "reference": "#C49A6C"}  # what a trainer has beside its step
 ON_A_CARD = {  # as an out-of-memory message divides a card, and what was asked for
     "PyTorch's tensors": "#0072B2",
     "held by PyTorch, unused": "#E69F00",
@@ -48,7 +49,7 @@ def label(part: str, among: Collection[str] = ()) -> str:
 
 def colour_of(part: str) -> str:
     """A part's colour; grey for one that has none."""
-    return (COLOURS | WEIGHTS | ON_A_CARD).get(part, FAINT)
+    return (COLOURS | WEIGHTS | BESIDE | ON_A_CARD).get(part, FAINT)
 
 
 @dataclass(frozen=True)
