@@ -11,6 +11,7 @@ grader does it, the three namespaces apart, in a fork that has run what is given
     strips        asserts, by IPython's transformers; lies, by an object that is equal to everything
     fools         what counts bytes: wrong answers of the lab, with PyTorch's registry of trees and tracemalloc changed
     parks         between two calls what an object holds, where bytes may not be counted: the lab's wrong answers, too
+    meddles       while it is asked with what counts, by frames, all objects, modes, data of ours: wrong answers, too
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from nbformat import NotebookNode
 from helpers.course import lab_cells
 from helpers.course import notebook as nb
 from helpers.course.forked_cells import Trial, run_in_forks
-from helpers.course.mutants import find_mutants, load_mutants
+from helpers.course.mutants import Mutant, find_mutants, load_mutants
 from helpers.grading.judging.answer_kernel import secrets_of
+from tests.labs.meddles import COUNTED, FEW, MEDDLES, WAYS as MEDDLING
 from tests.labs.parks import HOLDS, PARKS, PLACES
 
 CONSTANTS = ("None", "0", "1", "True", "[]", "{}", "()", "''", "float('nan')", "float('inf')", "10**9", "(0, 0)")
@@ -128,11 +130,29 @@ _Watch().__enter__()
 """
 # In the fork: the grader's own steps, without a kernel. `LAB` has what is needed of the notebook.
 MACHINERY = '''
-import contextlib, io, json, os
+import contextlib, io, json, os, threading
 from helpers.grading.sandbox.pristine import Pristine, copies
 from helpers.lesson import asking
 from helpers.lesson.drawn_inputs import given
-from helpers.lesson.guard import guard
+from helpers.lesson.guard import OF_THE_LAB, guard
+
+
+def of_the_lab(source):
+    return compile(source, f"{OF_THE_LAB}{hash(source):x}>", "exec")
+
+
+def learn(watch, code, where):
+    """The guard takes code of the lab from nobody but the library: here a thread's."""
+    thread = threading.Thread(target=watch.ours, args=(code, where))
+    thread.start()
+    thread.join()
+
+
+def prepare(source):
+    """Runs what is not for answers, where cells ask and in the court."""
+    OURS.append((of_the_lab(source), ASKING))
+    exec(OURS[-1][0], ASKING)
+    exec(source, COURT)
 
 
 def tried(source, names, asks, checks, secrets):
@@ -144,6 +164,9 @@ def tried(source, names, asks, checks, secrets):
     pristine = Pristine(ask_names)
     rows = []
     watch = guard() if GUARDED else None
+    if watch:
+        for code, where in OURS:
+            learn(watch, code, where)
     with contextlib.redirect_stdout(io.StringIO()):
         with contextlib.suppress(Exception):
             exec(compile(source, "<answer>", "exec"), answers)
@@ -152,7 +175,10 @@ def tried(source, names, asks, checks, secrets):
         for ask in asks:
             watched = watch.asking() if watch else contextlib.nullcontext()
             with given(secrets), watched, asking.writing(answers) as written, contextlib.suppress(Exception):
-                exec(ask, ask_names)
+                code = of_the_lab(ask)
+                if watch:
+                    learn(watch, code, ask_names)
+                exec(code, ask_names)
             rows.append(json.loads(json.dumps(written)))
     pristine.restore()
     found = {}
@@ -186,28 +212,41 @@ class Attack:
 
 def fooled(path: Path) -> list[Attack]:
     """The lab's wrong answers, where what counts bytes is fooled."""
-    exercises = lab_cells.exercises(nb.read(path))
-    places = {lab_cells.grade_id(cell): at for at, one in enumerate(exercises) for cell in one.answers}
+    return [Attack(at, f"fools, {one.where}", f"{whole}\n{FOOLS}", whole) for one, at, _, whole in _wrong_answers(path)]
+
+
+def meddling(path: Path) -> list[Attack]:
+    """The lab's wrong answers of which something is counted, where they meddle with what counts it."""
     return [
-        Attack(places[one.grade_id], f"fools, {one.where}", f"{whole}\n{FOOLS}", whole)
-        for one in load_mutants(find_mutants(path))
-        for whole in [f"{_joined(exercises[places[one.grade_id]].answers)}\n\n{one.source}"]
+        Attack(
+            at,
+            f"meddles with {words}, {one.where}",
+            whole + MEDDLES.format(meddle=way, names=names, every=FEW.get(words, 1)),
+            whole,
+        )
+        for one, at, names, whole in _wrong_answers(path)
+        if COUNTED.search(one.feedback)
+        for words, way in MEDDLING.items()
     ]
 
 
 def parked(path: Path) -> list[Attack]:
     """The lab's wrong answers that are classes and hold too much, where their objects park it between two calls."""
+    return [
+        Attack(at, f"parks in {words}, {one.where}", f"{whole}\n{PARKS.format(place=place, names=names)}", whole)
+        for one, at, names, whole in _wrong_answers(path)
+        if HOLDS.search(one.feedback) and "\nclass " in f"\n{one.source}"
+        for words, place in PLACES.items()
+    ]
+
+
+def _wrong_answers(path: Path) -> Iterator[tuple[Mutant, int, list[str], str]]:
+    """Each of a lab's wrong answers, its exercise, the names that it answers for, and the source after the worked one's."""
     exercises = lab_cells.exercises(nb.read(path))
     places = {lab_cells.grade_id(cell): at for at, one in enumerate(exercises) for cell in one.answers}
-    found = []
     for one in load_mutants(find_mutants(path)):
-        if HOLDS.search(one.feedback) and "\nclass " in f"\n{one.source}":
-            answers = exercises[places[one.grade_id]].answers
-            whole = f"{_joined(answers)}\n\n{one.source}"
-            for words, place in PLACES.items():
-                parks = PARKS.format(place=place, names=lab_cells.names_of(answers))
-                found.append(Attack(places[one.grade_id], f"parks in {words}, {one.where}", f"{whole}\n{parks}", whole))
-    return found
+        answers = exercises[places[one.grade_id]].answers
+        yield one, places[one.grade_id], lab_cells.names_of(answers), f"{_joined(answers)}\n\n{one.source}"
 
 
 def attacks(lab: NotebookNode) -> list[Attack]:
@@ -231,7 +270,7 @@ def drawn(found: list[Attack], seed: str, of_each: int) -> list[Attack]:
 def paid(path: Path, chosen: list[Attack], seed: str, guarded: bool = False) -> list[str]:
     """The attacks that some check pays, with the checks. AssertionError where the worked answers are not all paid.
 
-    With `guarded` they are asked as in a grader's kernel, but that asking cells may do no more than answers may.
+    With `guarded` they are watched while they are asked, as in a grader's kernel.
     """
     lab = nb.read(path)
     exercises = lab_cells.exercises(lab)
@@ -258,10 +297,10 @@ def _before(lab: NotebookNode, guarded: bool) -> list[str]:
     return [
         *given,
         "GIVEN = dict(globals())\nASKING, COURT = dict(GIVEN), dict(GIVEN)",
-        *(f"exec({source!r}, ASKING)\nexec({source!r}, COURT)" for source in apparatus),
-        *(f"exec({source!r}, COURT)" for source in reference),
-        f"GUARDED = {guarded}",
+        f"GUARDED, OURS = {guarded}, []",
         MACHINERY,
+        *(f"prepare({source!r})" for source in apparatus),
+        *(f"exec({source!r}, COURT)" for source in reference),
     ]
 
 

@@ -16,7 +16,7 @@ from helpers.course.release import has_answers, release, released
 from helpers.grading.check import results_of
 from helpers.grading.judging.reading import globals_read
 from helpers.lesson.tracebacks import is_hidden
-from tests.labs.attacker import attacks, drawn, fooled, paid, parked
+from tests.labs.attacker import attacks, drawn, fooled, meddling, paid, parked
 from tests.labs.honest import answer_of, faults, honest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,6 +26,7 @@ SHOWN = ("02", "09", "12")  # a formula, ranks in processes, a check that worked
 # Exercises of which nothing that helpers has is an answer, so that no mutant can call it.
 FOOLED = ("06", "11")  # whose checks have limits of bytes: the day's, the night has all
 PARKED = ("04", "14")  # whose objects go on in another process
+MEDDLED = "11"  # whose meters stand where an answer's call is
 NOTHING_TO_CALL = {"02": {"2", "3"}}
 
 
@@ -149,6 +150,21 @@ def test_no_wrong_answer_is_paid_more_where_what_counts_bytes_is_fooled(path):
 @pytest.mark.parametrize("path", [path for path in LABS if path.stem[:2] in PARKED], ids=lambda path: path.stem)
 def test_no_wrong_answer_is_paid_more_where_it_parks_what_it_holds(path):
     assert paid(path, drawn(parked(path), "7", of_each=4), seed="7", guarded=True) == []
+
+
+@pytest.mark.slow
+def test_a_meter_that_nobody_guards_is_told_what_to_say_and_a_guarded_one_is_not():
+    path = next(path for path in LABS if path.stem.startswith(MEDDLED))
+    found = [one for one in meddling(path) if one.at == 0]
+    by_modes = [one for one in found if "what watches operators" in one.words]
+    assert paid(path, by_modes, seed="7")
+    assert paid(path, [*by_modes, *drawn(found, "7", of_each=8)], seed="7", guarded=True) == []
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem)
+def test_no_wrong_answer_at_all_is_paid_more_where_it_meddles_with_what_counts(path):
+    assert paid(path, meddling(path), seed="7", guarded=True) == []
 
 
 @pytest.mark.all

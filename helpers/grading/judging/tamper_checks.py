@@ -85,7 +85,7 @@ class _Given:
 
     def __init__(self, reference: NotebookNode) -> None:
         code = [cell for cell in reference.cells if cell.cell_type == "code"]
-        visible = [cell for cell in reference.cells if not lab_cells.role(cell)]  # what a learner has reason to copy
+        visible = [cell for cell in code if not lab_cells.role(cell)]  # what a learner has reason to copy
         cells = [cell for cell in visible if lab_cells.is_given(cell)]
         self.imported = {name: where for cell in cells for name, where in reading.imported(cell.source).items()}
         self.defined = {name: node for cell in cells for name, node in reading.definitions(cell.source).items()}

@@ -36,7 +36,6 @@ class Apart:
     def began(self) -> None:
         """Answers begin: `gc` shows nobody what is there already, and the modules are those that are there now."""
         self._modules = dict(sys.modules)
-        gc.collect()
         gc.freeze()
 
     def run(self, ask: Callable[[], str]) -> str:
