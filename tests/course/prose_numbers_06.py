@@ -90,7 +90,7 @@ NUMBERS = [
     ("06", "4921c995", "head is 7 %", "{:.0f} %", head),
     ("06", "06-bill-told", "step of 2.1.", "{:.1f}.", step_of_forwards),
     ("06", "06-bill-told", "Right: 0.93 of", "{:.2f}", again_of_forward),
-    ("06", "c66ce36a", "it is 33 %", "{:.0f} %", lambda: more(replace(LORA, adapter=Adapter()))),
+    ("06", "c66ce36a", "bill is 33 %", "{:.0f} %", lambda: more(replace(LORA, adapter=Adapter()))),
     ("06", "3f628917", "is 29.8 GiB", "{:.1f}", lambda: peak(QLORA)),
     ("06", "3f628917", "19.1 of them", "{:.1f}", lambda: activations(QLORA)),
     ("06", "06-qlora-told", "− 19.1 + 2.0.", "{:.1f}.", lambda: activations(QLORA, "full")),
