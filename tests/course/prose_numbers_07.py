@@ -71,6 +71,7 @@ QLORA_GIB = budget.train(QLORA).peak_bytes / GIB
 ADAPTERS = 4 * FOUR_BITS.parameters(QLORA.model) / GIB
 ALLOWED = job.CARD.capacity_bytes - 2**29  # what the job's card leaves to PyTorch beside a context
 LAYER = job.SETUP.model.layers[0]
+INPUTS_GIB = 32 * 2_048 * 4_096 * 4 / GIB
 LINEARS = len(job.SETUP.model.layers) * (LAYER.attention.parameters + LAYER.mlp.parameters)
 QLORA_PARAMETERS, WORDS_FP32 = budget.train(QLORA).parts["parameters"], 2 * 4 * 128_256 * 4_096 / GIB
 EIGHT_BITS = budget.train(replace(job.SETUP, checkpointing="full", optimizer="adamw-8bit"))
@@ -97,10 +98,15 @@ NUMBERS = [
     ("07", "s6", "makes 7.3 of them", "{:.1f}", lambda: QLORA_PARAMETERS / GIB - ADAPTERS),
     ("07", "s6", "keeps 363 MiB", "{:.0f}", lambda: of_a_layer("autocast-bf16", replace(FOUR_BITS, prepared=False))),
     ("07", "s6", "takes 20.1 GiB", "{:.1f}", lambda: NOT_PREPARED.peak_bytes / GIB),
-    ("07", "s6", "the weights, 7.4 GiB", "{:.1f}", lambda: QLORA_PARAMETERS / GIB),
+    ("07", "s6", "the weights, 7.4,", "{:.1f}", lambda: QLORA_PARAMETERS / GIB),
     ("07", "s6", "averages, 0.3,", "{:.1f}", lambda: 2 * ADAPTERS),
-    ("07", "s6", "the logits, 2.9.", "{:.1f}", lambda: 12 * 2_048 * 128_256 / GIB),
-    ("07", "s6", "the head takes 1.0.", "{:.1f}", lambda: WORDS_FP32 / 4),
+    ("07", "s6", "the logits, 2.9,", "{:.1f}", lambda: 12 * 2_048 * 128_256 / GIB),
+    ("07", "s6", "the head, 1.0,", "{:.1f}", lambda: WORDS_FP32 / 4),
+    ("07", "s6", "the 12.7 GiB of", "{:.1f}", lambda: QLORA_GIB),
+    ("07", "s6", "32 layers, 1.0.", "{:.1f}", lambda: INPUTS_GIB),
+    ("07", "qlora-full-told", "logits to 5.9 GiB", "{:.1f}", lambda: 2 * 12 * 2_048 * 128_256 / GIB),
+    ("07", "qlora-full-told", "inputs to 2.0.", "{:.1f}", lambda: 2 * INPUTS_GIB),
+    ("07", "07-alone-told", "it is 9.2 GiB", "{:.1f}", lambda: qlora_gib(prepared=False)),
     ("07", "07-typed-text", "10 GiB to spare", "{:.0f}", lambda: ALLOWED / GIB - QLORA_GIB),
     ("07", "07-lora-why", "another 6.2 GiB", "{:.1f}", lambda: lora_gib() - QLORA_GIB),
     ("07", "07-8bit", "59.8 of 119.7", "{:.1f}", lambda: JOB.parts["optimizer"] / GIB),
