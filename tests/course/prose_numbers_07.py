@@ -68,6 +68,7 @@ JOB = budget.train(job.SETUP)
 LORA, FOUR_BITS = Adapter(targets="all-linear"), Adapter(targets="all-linear", base="nf4-dq")
 QLORA = replace(job.SETUP, checkpointing="full", adapter=FOUR_BITS)
 QLORA_GIB = budget.train(QLORA).peak_bytes / GIB
+BIG = budget.train(replace(QLORA, model="llama-3.1-70b", adapter=replace(FOUR_BITS, rank=64)))
 ADAPTERS = 4 * FOUR_BITS.parameters(QLORA.model) / GIB
 ALLOWED = job.CARD.capacity_bytes - 2**29  # what the job's card leaves to PyTorch beside a context
 LAYER = job.SETUP.model.layers[0]
@@ -132,5 +133,9 @@ NUMBERS = [
     ("07", "not-help", "29.4 GiB less", "{:.1f}", lambda: -more_with_lora(2**14) + 2**14 * ADDED_MIB / 1024),
     ("07", "not-help", "add 2.86 MiB", "{:.2f}", lambda: ADDED_MIB),
     ("07", "not-help-rest", "by 63 GiB", "{:.0f}", lambda: -more_with_lora(65_536, adapter_dtype="bf16")),
+    ("deeper/07", "s10-torchao", "but 0.3 of", "{:.1f}", lambda: 2 * ADAPTERS),
+    ("deeper/07", "s10-torchao", "of 12.7 GiB", "{:.1f}", lambda: QLORA_GIB),
+    ("deeper/07", "s10-torchao", "move 6.2 GiB", "{:.1f}", lambda: BIG.parts["optimizer"] / GIB),
+    ("deeper/07", "s10-torchao", "of 61.", "{:.0f}", lambda: BIG.peak_bytes / GIB),
     ("07", "tokens-told", "are 30,106 MiB", "{:,.0f}", lambda: 29.4 * 1024),
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 from functools import partial
@@ -120,6 +121,29 @@ def test_a_context_fn_is_no_json(tmp_path):
     arguments = TrainingArguments(str(tmp_path), use_cpu=True, report_to="none", gradient_checkpointing_kwargs=how)
     with pytest.raises(TypeError, match="not JSON serializable"):
         arguments.to_json_string()
+
+
+def higher_by(*stays) -> int:
+    """KiB by which a small MLP's peak is higher with all that it saves on the host, but for what `stays` names."""
+    steps = torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512), torch.nn.LayerNorm(512)
+    part = torch.nn.Sequential(*steps)
+    given, peaks = {"batch": [torch.randn(128, 512)], "weights": list(part.parameters())}, []
+    for sent in (contextlib.nullcontext(), ck.Offload(keep=[tensor for name in stays for tensor in given[name]])):
+        with Meter() as meter:
+            meter.adopt([*given["batch"], *given["weights"]], "given")
+            with sent:
+                loss = part(given["batch"][0]).square().mean()
+            loss.backward()
+            part.zero_grad()
+            del loss
+        peaks.append(meter.peak_bytes)
+    return (peaks[1] - peaks[0]) // 1024
+
+
+def test_what_comes_back_stands_beside_what_never_left():
+    batch = 128 * 512 * 4 // 1024
+    assert 0.9 * batch < higher_by("weights") - higher_by("weights", "batch") <= batch
+    assert higher_by("batch") - higher_by("weights", "batch") > 4 * batch
 
 
 def test_accelerate_under_fsdp2_does_not_restore_the_random_state():
