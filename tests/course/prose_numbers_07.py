@@ -113,7 +113,7 @@ NUMBERS = [
     ("07", "07-8bit", "59.8 of 119.7", "{:.1f}", lambda: JOB.parts["optimizer"] / GIB),
     ("07", "states-told", "averages now 15.2", "{:.1f}", lambda: EIGHT_BITS.parts["optimizer"] / GIB),
     ("07", "07-in-backward-ask", "are 17.5 GiB", "{:.1f}", lambda: loss_peak(**SHORT) - INTO_LOSS / GIB),
-    ("07", "07-bf16-ask", "moment, 50.1 GiB", "{:.1f}", not_cached),
+    ("07", "07-bf16-ask", "peak is 50.1 GiB", "{:.1f}", not_cached),
     ("07", "07-bf16-ask", "are 0.6 GiB", "{:.1f}", lambda: IN_BF16.parts["activations"] / GIB),
     ("07", "07-ladder-why", "0.5 % as many", "{:.1f}", lambda: 100 * 41_943_040 / 8_030_261_248),
     ("07", "07-do-table", "119.7 → 13.0", "{:.1f}", lambda: qlora_gib(base="nf4")),
