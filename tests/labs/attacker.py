@@ -30,7 +30,8 @@ from helpers.course import notebook as nb
 from helpers.course.forked_cells import Trial, run_in_forks
 from helpers.course.mutants import Mutant, find_mutants, load_mutants
 from helpers.grading.judging.answer_kernel import secrets_of
-from tests.labs.meddles import COUNTED, FEW, MEDDLES, WAYS as MEDDLING
+from tests.labs.meddles import COUNTED, FEW, MEDDLES
+from tests.labs.meddles import WAYS as MEDDLING
 from tests.labs.parks import HOLDS, PARKS, PLACES
 
 CONSTANTS = ("None", "0", "1", "True", "[]", "{}", "()", "''", "float('nan')", "float('inf')", "10**9", "(0, 0)")
@@ -241,7 +242,7 @@ def parked(path: Path) -> list[Attack]:
 
 
 def _wrong_answers(path: Path) -> Iterator[tuple[Mutant, int, list[str], str]]:
-    """Each of a lab's wrong answers, its exercise, the names that it answers for, and the source after the worked one's."""
+    """Each wrong answer, its exercise, the names that it answers for, and its source after the worked one's."""
     exercises = lab_cells.exercises(nb.read(path))
     places = {lab_cells.grade_id(cell): at for at, one in enumerate(exercises) for cell in one.answers}
     for one in load_mutants(find_mutants(path)):

@@ -20,7 +20,7 @@ _CALLS = [0]  # that it was asked for; what takes a while it does at few of them
 
 
 def _wiped(one):
-    \"\"\"Every number that an object of ours, or of the lab's, has is nothing from here on, and every list is empty.\"\"\"
+    \"\"\"Every number of an object of ours, or of the lab's, is nothing from here on, and every list empty.\"\"\"
     if str(type(one).__module__).partition(".")[0] in ("helpers", "__main__") and type(one).__name__ not in {names!r}:
         for name in [*getattr(one, "__dict__", ()), *getattr(type(one), "__slots__", ())]:
             value = getattr(one, name, None) if _COUNTS.search(name) else None
