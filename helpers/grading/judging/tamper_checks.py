@@ -77,6 +77,7 @@ def signs_of_tampering(reference: NotebookNode, assembled: NotebookNode) -> tupl
     tried = [cell.source for cell in own if not lab_cells.is_answer(cell)]
     lab.learn([*tried, *answers])
     reach = leading_to(tried, answers, lab.names | _KNOWN, lab.asked)
+    lab.late = _after_what_asks(assembled)
     return tuple(dict.fromkeys(f"{_where(cell)} {sign}" for cell in own for sign in lab.signs(cell, reach)))
 
 
@@ -100,6 +101,7 @@ class _Given:
         self.everywhere = {name for cell in code for name in reading.imported(cell.source)}
         self.made: set[str] = set()  # by cells of a learner's
         self.attributes: set[str] = set()  # that they read or set
+        self.late: set[str] = set()  # the cells after which nothing is asked
 
     def learn(self, sources: Iterable[str]) -> None:
         """What all cells of a learner's together make and read."""
@@ -113,7 +115,8 @@ class _Given:
         of it where nobody knows."""
         source, is_answer = cell.source, lab_cells.is_answer(cell)
         names = None if is_answer else reach.names
-        yield from (f"replaces {name}, which is given" for name in sorted(self.replaced_by(source, names)))
+        given = set() if cell.id in self.late else self.replaced_by(source, names)
+        yield from (f"replaces {name}, which is given" for name in sorted(given))
         yield from (f"replaces {name}" for name in sorted(replacing.attributes_set(source, self.everywhere, self.made)))
         lasting = _reached(source) & _LASTING
         if names is not None:
@@ -166,6 +169,12 @@ def _is_module(where: str) -> bool:
         return spec is not None
     paths = [Path(folder, *rest) for folder in spec.submodule_search_locations or ()]
     return any(path.is_dir() or path.with_suffix(".py").is_file() for path in paths)
+
+
+def _after_what_asks(lab: NotebookNode) -> set[str]:
+    """The cells below the last that asks an answer: what a name means from there on no answer finds."""
+    asks = [at for at, cell in enumerate(lab.cells) if lab_cells.is_ask(cell)]
+    return {cell.id for cell in lab.cells[asks[-1] :]} if asks else set()
 
 
 def _where(cell: NotebookNode) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
 from helpers.grading.judging.tamper_checks import signs_of_tampering
-from tests.course.example_lab import with_sources
+from tests.course.example_lab import code, with_sources
 from tests.grading.judging.test_tamper_checks import SETUP, reference, with_own
 
 LOOKS = {  # at what an answer returns, which `helper` calls as well
@@ -135,3 +137,12 @@ def test_what_an_answers_cell_makes_to_try_it_out_is_no_store():
     assert signs_of_tampering(lab, with_sources(lab, {"half": tries})) == ()
     told = ("answer 'half' keeps memory that is made before it is asked: weight",)
     assert signs_of_tampering(lab, with_sources(lab, {"half": tries.replace("x.weight", "weight")})) == told
+
+
+def test_what_a_name_means_below_the_last_question_no_answer_finds():
+    lab, source = reference(), "peak_bytes = lambda calls: 0"
+    learner = with_sources(lab, {"half": "def half(x):\n    return peak_bytes([x]) / 2"})
+    below = copy.deepcopy(learner)
+    below.cells.append(code(source, "learner-below"))
+    assert "replaces peak_bytes, which is given" in str(signs_of_tampering(lab, with_own(learner, source)))
+    assert signs_of_tampering(lab, below) == ()

@@ -35,9 +35,10 @@ def reference() -> NotebookNode:
 
 
 def with_own(lab: NotebookNode, *sources: str) -> NotebookNode:
-    """The lab with these cells of the learner's own."""
+    """The lab with these cells of the learner's own, before the last that asks."""
     changed = copy.deepcopy(lab)
-    changed.cells += [code(source, f"learner-{number}") for number, source in enumerate(sources)]
+    last = max(at for at, cell in enumerate(changed.cells) if lab_cells.is_ask(cell))
+    changed.cells[last:last] = [code(source, f"learner-{number}") for number, source in enumerate(sources)]
     return changed
 
 
