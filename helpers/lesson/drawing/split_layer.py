@@ -36,7 +36,7 @@ def split_layer(title: str, setup: TrainSetup, ranks: int) -> Card:
     keys += [(Box(0, 0, 0, 0, INK, edge="none"), "sum forward")]
     keys += [(Box(0, 0, 0, 0, CARD, edge=INK, dashed=True), "sum backward")]
     words = (
-        f"On each rank: x, norm, q, k and v of {heads} heads, their attention, o of these, a sum over all ranks of {size}, "
+        f"On each rank: x, norm, q, k and v of {heads} heads, their attention, o of these, a sum over ranks of {size}, "
         f"norm, {middle} outputs of gate and up, down of these, a second sum of {size}. Gradients are summed before q, "
         "k and v, and before gate and up."
     )
