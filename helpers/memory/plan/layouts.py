@@ -19,6 +19,7 @@ MICRO_BATCHES = (1, 2, 4, 8, 16)
 CHECKPOINTINGS = ("none", "full")  # what every engine's configuration can say
 MOST_STAGES = 32
 MOST_MISSING = 3  # layers of the first and last stage together, where layers do not divide: embedding and head weigh
+LEAST_OF_CONTEXT = 4096  # tokens of a context-parallel rank, as in Llama 3's and NVIDIA's recipes (8,192 over two)
 MOST_OVER = 1.125  # a batch may be so much larger than what was asked for, where ranks do not divide it
 
 
@@ -75,7 +76,7 @@ def _megatron(goal: TrainGoal, cards: Cards) -> Iterator[Layout]:
             continue
         for pipeline in stages(len(model.layers)):
             for context in (1, 2, 4, 8):
-                if goal.sequence % (context * tensor) or (goal.sequence // context < 1024 and context > 1):
+                if goal.sequence % (context * tensor) or (goal.sequence // context < LEAST_OF_CONTEXT and context > 1):
                     continue
                 group = tensor * pipeline * context
                 for data in counts(cards.count // group):
