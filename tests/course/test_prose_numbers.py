@@ -16,7 +16,7 @@ from helpers.course import notebook as nb
 from helpers.lesson import job
 from helpers.memory import activations, budget, measure, work
 from helpers.memory.fit.room import EXPANDABLE_PERCENT, HOLES_PERCENT
-from tests.course import prose, prose_numbers_04, prose_numbers_05, prose_numbers_06, prose_numbers_07
+from tests.course import prose, prose_numbers_04, prose_numbers_05, prose_numbers_06, prose_numbers_07, prose_numbers_10
 from tests.house.tree import ROOT
 from tests.memory.oom.oom_messages import REAL
 
@@ -195,6 +195,7 @@ NUMBERS = [
     *prose_numbers_05.NUMBERS,
     *prose_numbers_06.NUMBERS,
     *prose_numbers_07.NUMBERS,
+    *prose_numbers_10.NUMBERS,
 ]  # fmt: skip
 
 

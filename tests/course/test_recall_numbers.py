@@ -7,10 +7,11 @@ import math
 import pytest
 import torch
 
-from helpers.catalog import OPTIMIZERS, NumberFormat, TrainSetup, number_format
+from helpers.catalog import OPTIMIZERS, NumberFormat, TrainSetup, model, number_format
 from helpers.course import notebook as nb
 from helpers.memory import budget, offload
 from helpers.techniques.attention import Partial, Window, counts, merge
+from helpers.techniques.parallel import pipeline
 from helpers.techniques.quantization import Grid
 from helpers.techniques.scheduling import Policy, Scheduler, batching, nim
 from tests.house.tree import ROOT
@@ -103,6 +104,8 @@ ANSWERS = [
         lambda: 8 - 4 + OPTIMIZERS["adamw-8bit"].state_bytes(MATRIX, 2) / math.prod(MATRIX),
     ),
     ("08", "From {:,.0f}. A weight's byte", lambda: offload.break_even_tokens(400e12, 25e9, "fp8-e4m3")),
+    ("10", "2 × 3/4 of it: {:.0f} MiB.", lambda: 2 * 3 / 4 * 4_096 * model("llama-3.1-70b").hidden * 2 / MIB),
+    ("10", "units, {:.0f} %.", lambda: float(100 * pipeline.bubble(pipeline.one_f_one_b(8, 56)))),
     ("11", "{:.1f} GiB. One matrix", lambda: 10 * counts.Call(2048, heads=16, number_format="fp32").matrix_bytes / GIB),
     ("11", "The result is {:.0f}. Scaled", merged),
     ("11", "{:.1f}: the query and the output", lambda: counts.Call(4096).saved_bytes / MIB),

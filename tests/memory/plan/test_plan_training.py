@@ -270,3 +270,9 @@ def test_a_delta_rule_is_planned_by_what_counts_it_alone():
     )
     tried = {layout.engine for layout in training_layouts(goal, Cards("h100", 8, 2.0))}
     assert tried == {StepEngine.ZERO, StepEngine.FSDP2}
+
+
+@pytest.mark.parametrize(("tokens", "most"), [(4096, 1), (8192, 2), (65536, 8)])
+def test_a_sequence_is_shared_only_where_each_rank_keeps_as_many_tokens_as_in_published_recipes(tokens, most):
+    goal = TrainGoal("llama-3.1-70b", tokens=10**9, sequence=tokens)
+    assert max(layout.context for layout in training_layouts(goal, Cards("h100", 64))) == most

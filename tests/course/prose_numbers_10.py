@@ -1,0 +1,125 @@
+"""The numbers that prose and remarks of chapter 10 carry: chapter, cell, words, form, and what computes them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+from helpers.catalog import Split
+from helpers.lesson import job
+from helpers.memory import budget
+from helpers.memory.plan import Cards, Efficiency, Layout
+from helpers.memory.plan.step import StepSeconds, sent_bytes, step_time, tensor_sent_bytes
+from helpers.memory.plan.training import Job, StepEngine
+from helpers.memory.step.activations import layer_operators
+from helpers.memory.step.ranks.megatron_layer import RankLayer
+from helpers.memory.step.ranks.tensor_parts import of_rank
+from helpers.techniques.parallel import formula, pipeline
+
+GIB, MIB, GB = 2**30, 2**20, 10**9
+MODEL, LAYER = job.SETUP.model, job.SETUP.model.layers[0]
+JOB, SEQUENCES = Job(MODEL, job.SETUP.sequence), 64
+FULL = replace(job.SETUP, checkpointing="full")
+IN_BF16 = replace(job.SETUP, precision="bf16")
+PCIE = 0.65 * 32e9
+TOKEN = formula.tensor_traffic(MODEL, 1, 8, value_bytes=2).step.sent_bytes
+
+
+def layout(tensor: int = 1, stages: int = 1, checkpointing: str = "none", sequences: int = 64, each: int = 1) -> Layout:
+    data = 8 // (tensor * stages)
+    how = {"checkpointing": checkpointing, "micro_batch": each, "micro_batches": sequences // data // each}
+    if data == 8:
+        return Layout(StepEngine.FSDP2, data, precision="autocast-bf16", **how)
+    return Layout(StepEngine.MEGATRON, data, tensor, stages, **how)
+
+
+FSDP = layout(checkpointing="full")
+
+
+@cache
+def seconds(one: Layout, card: str = "rtx-4090") -> StepSeconds:
+    return step_time(JOB, one, Cards(card, 8), Efficiency())
+
+
+def weights(one: Layout) -> float:
+    once, each = sent_bytes(JOB, one)
+    return once + each * one.micro_batches
+
+
+def rank(micro_batches: int = 1, **changes) -> budget.TrainBudget:
+    return budget.train(replace(FULL, micro_batches=micro_batches, **changes))
+
+
+def kept(ranks: int) -> float:
+    setup = of_rank(IN_BF16, ranks) if ranks > 1 else IN_BF16
+    return budget.bytes_saved_by(setup, setup.model.layers[0]) / MIB
+
+
+def kept_by(name: str) -> float:
+    return sum(one.total for one in layer_operators(IN_BF16, LAYER) if one.name == name) / MIB
+
+
+def with_averages() -> float:
+    """GiB of the embedding with gradient and averages: weights, gradients, two averages in FP32."""
+    return 16 * MODEL.vocab * MODEL.hidden / GIB
+
+
+TWO = budget.train(replace(FULL, split=Split(fsdp=8), micro_batch=2, micro_batches=4))
+FEW = pipeline.one_f_one_b(4, 27)
+NUMBERS = [
+    ("10", "10-sent-ask", "16.1 GB each time", "{:.1f}", lambda: 2 * MODEL.parameters / GB),
+    ("10", "10-sent-ask", "gradients, 32.1 GB", "{:.1f}", lambda: 4 * MODEL.parameters / GB),
+    ("10", "10-sent-told", "seven eighths of 64.2", "{:.1f}", lambda: 8 * MODEL.parameters / GB),
+    ("10", "10-ways", "some 21 in use", "{:.0f}", lambda: PCIE / GB),
+    ("10", "10-ways", "take 2.6 seconds", "{:.1f}", lambda: weights(layout(checkpointing="full", sequences=8)) / PCIE),
+    (
+        *("10", "10-ways", "products 1.6", "{:.1f}"),
+        lambda: seconds(layout(checkpointing="full", sequences=8)).products.middle,
+    ),
+    ("10", "10-ways", "eight ranks 1,792 of", "{:,}", lambda: LAYER.mlp.ffn // 8),
+    ("10", "10-zero-ask", "1.86 MB for a token", "{:.2f}", lambda: TOKEN / 1e6),
+    ("10", "10-zero-ask", "sent 54.4 GB", "{:.1f}", lambda: weights(layout(checkpointing="full", sequences=8)) / GB),
+    ("10", "10-zero-told", "16,384 tokens", "{:,}", lambda: 8 * job.SETUP.tokens),
+    (
+        *("10", "10-zero-told", "about half of what", {0.6: "half", 0.5: "half"}),
+        lambda: round(8 * job.SETUP.tokens * TOKEN / weights(layout(checkpointing="full", sequences=8)), 1),
+    ),
+    ("10", "10-kept-ask", "keeps 392 MiB", "{:.0f}", lambda: kept(1)),
+    ("10", "10-kept-ask", "Of these, 96 belong", "{:.0f}", lambda: kept_by("norm")),
+    ("10", "10-kept-told", "of the other 264", "{:.0f}", lambda: kept(1) - 128),
+    ("10", "10-kept-told", "Right: 128 MiB are", "{:.0f}", lambda: (8 * kept(8) - kept(1)) / 7),
+    ("10", "sequence-why", "keep 272 MiB", "{:.0f}", lambda: RankLayer(LAYER, MODEL.hidden, 2_048, 1).kept / MIB),
+    ("10", "sequence-why", "little: 16 MiB each", "{:.0f}", lambda: 2 * 2_048 * MODEL.hidden / MIB),
+    ("10", "10-most-told", "take 7.8 GiB each", "{:.1f}", with_averages),
+    ("10", "10-quick-told", "435 GB take", "{:.0f}", lambda: weights(FSDP) / GB),
+    ("10", "10-quick-told", "take 21 s", "{:.0f}", lambda: weights(FSDP) / PCIE),
+    ("10", "10-quick-told", "and 12.7 s of products", "{:.1f}", lambda: seconds(FSDP).products.middle),
+    ("10", "10-quick-told", "14 s of sums", "{:.0f}", lambda: tensor_sent_bytes(JOB, layout(8)) / PCIE),
+    (
+        *("10", "10-mesh-ask", "a quarter more than section 1", {1.25: "a quarter more"}),
+        lambda: round(tensor_sent_bytes(JOB, layout(8)) / (64 * 2_048 * TOKEN * 64 / 65), 2),
+    ),
+    ("10", "mesh-rule", "halve the 435 GB", "{:.0f}", lambda: weights(FSDP) / GB),
+    ("10", "mesh-rule", "takes 24.3 GiB", "{:.1f}", lambda: TWO.peak_bytes / GIB),
+    ("10", "mesh-rule", "which 5.9 are logits", "{:.1f}", lambda: TWO.parts["logits"] / GIB),
+    ("10", "mesh-rule", "moment takes 21.6", "{:.1f}", lambda: max(one.total for one in TWO.moments[3:]) / GIB),
+    (
+        *("10", "10-two-told", "weights take 10.5 s", "{:.1f}"),
+        lambda: weights(layout(checkpointing="full", each=2)) / PCIE,
+    ),
+    ("10", "10-do-this", "TP 8: 16.9 GiB", "{:.1f}", lambda: rank(split=Split(tensor=8)).peak_bytes / GIB),
+    ("10", "10-do-this", "TP 2: 17.8", "{:.1f}", lambda: rank(split=Split(fsdp=4, tensor=2)).peak_bytes / GIB),
+    (
+        *("10", "10-do-this", "PP 8: 28.8", "{:.1f}"),
+        lambda: budget.train(replace(FULL, split=Split(pipeline=8), micro_batches=8), rank=7).peak_bytes / GIB,
+    ),
+    (
+        *("10", "10-do-this", "PP 2: 17.4", "{:.1f}"),
+        lambda: JOB.need(layout(4, 2, "full"), Cards("rtx-4090", 8).device).total / GIB,
+    ),
+    (
+        *("10", "10-do-this", "17.4; 19.1 without", "{:.1f} without"),
+        lambda: JOB.need(layout(4, 2), Cards("rtx-4090", 8).device).total / GIB,
+    ),
+    ("10", "few-micro", "Right: 3 of 30", "{:.0f} of 30", lambda: 30 * float(pipeline.bubble(FEW))),
+]  # fmt: skip

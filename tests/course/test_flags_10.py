@@ -1,0 +1,45 @@
+"""What chapter 10 tells to write is there in the installed libraries; its plans run in test_prose_causes_10.py."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields
+
+import pytest
+from transformers import TrainingArguments
+
+from helpers.course import notebook as nb
+from tests.house.tree import ROOT
+
+
+@pytest.fixture(scope="module")
+def told() -> str:
+    (path,) = (ROOT / "notebooks").glob("10_*.ipynb")
+    (source,) = [one.source for one in nb.read(path).cells if one.id == "10-do-this"]
+    return source
+
+
+def test_trainer_takes_a_parallelism_config_of_accelerate(told):
+    from accelerate import ParallelismConfig
+
+    assert "`ParallelismConfig(tp_size=2, dp_shard_size=4)` as `parallelism_config`" in told
+    assert ParallelismConfig(tp_size=2, dp_shard_size=4).total_size == 8
+    assert "parallelism_config" in {field.name for field in fields(TrainingArguments)}
+
+
+def test_transformers_takes_a_size(told):
+    from transformers.distributed import DistributedConfig
+
+    assert "distributed_config=DistributedConfig(tp_size=8)" in told
+    assert DistributedConfig(tp_size=8).tp_size == 8
+
+
+def test_pytorch_has_both_schedules(told):
+    from torch.distributed import pipelining
+
+    for name in ("ScheduleGPipe", "Schedule1F1B"):
+        assert name in told
+        assert {"n_microbatches", "loss_fn"} <= {*inspect.signature(getattr(pipelining, name)).parameters}
+    assert list(inspect.signature(pipelining.PipelineStage).parameters)[:4] == [
+        *("submodule", "stage_index", "num_stages", "device")
+    ]
