@@ -33,7 +33,7 @@ def layout(tensor: int = 1, stages: int = 1, checkpointing: str = "none", sequen
     return Layout(StepEngine.MEGATRON, data, tensor, stages, **how)
 
 
-FSDP = layout(checkpointing="full")
+FSDP, ONE_EACH = layout(checkpointing="full"), layout(checkpointing="full", sequences=8)
 
 
 @cache
@@ -67,22 +67,19 @@ def with_averages() -> float:
 TWO = budget.train(replace(FULL, split=Split(fsdp=8), micro_batch=2, micro_batches=4))
 FEW = pipeline.one_f_one_b(4, 27)
 NUMBERS = [
-    ("10", "10-sent-ask", "16.1 GB each time", "{:.1f}", lambda: 2 * MODEL.parameters / GB),
-    ("10", "10-sent-ask", "gradients, 32.1 GB", "{:.1f}", lambda: 4 * MODEL.parameters / GB),
-    ("10", "10-sent-told", "seven eighths of 64.2", "{:.1f}", lambda: 8 * MODEL.parameters / GB),
-    ("10", "10-ways", "some 21 in use", "{:.0f}", lambda: PCIE / GB),
-    ("10", "10-ways", "take 2.6 seconds", "{:.1f}", lambda: weights(layout(checkpointing="full", sequences=8)) / PCIE),
-    (
-        *("10", "10-ways", "products 1.6", "{:.1f}"),
-        lambda: seconds(layout(checkpointing="full", sequences=8)).products.middle,
-    ),
+    ("10", "10-sent-ask", "sends 54.4 GB", "{:.1f}", lambda: weights(ONE_EACH) / GB),
+    ("10", "10-sent-ask", "65 %, that is 20.8", "{:.1f}", lambda: PCIE / GB),
+    ("10", "10-sent-ask", "65 %, that is", "{:.0f} %", lambda: 100 * Efficiency().link.usual),
+    ("10", "10-sent-ask", "at 45 % of", "{:.0f} %", lambda: 100 * Efficiency().training_flops.usual),
+    ("10", "10-sent-ask", "rank 1.6 seconds", "{:.1f}", lambda: seconds(ONE_EACH).products.middle),
+    ("10", "10-sent-told", "Right: 2.6 s", "{:.1f}", lambda: weights(ONE_EACH) / PCIE),
     ("10", "10-ways", "eight ranks 1,792 of", "{:,}", lambda: LAYER.mlp.ffn // 8),
     ("10", "10-zero-ask", "1.86 MB for a token", "{:.2f}", lambda: TOKEN / 1e6),
-    ("10", "10-zero-ask", "sent 54.4 GB", "{:.1f}", lambda: weights(layout(checkpointing="full", sequences=8)) / GB),
+    ("10", "10-zero-ask", "sent 54.4 GB", "{:.1f}", lambda: weights(ONE_EACH) / GB),
     ("10", "10-zero-told", "16,384 tokens", "{:,}", lambda: 8 * job.SETUP.tokens),
     (
         *("10", "10-zero-told", "about half of what", {0.6: "half", 0.5: "half"}),
-        lambda: round(8 * job.SETUP.tokens * TOKEN / weights(layout(checkpointing="full", sequences=8)), 1),
+        lambda: round(8 * job.SETUP.tokens * TOKEN / weights(ONE_EACH), 1),
     ),
     ("10", "10-kept-ask", "keeps 392 MiB", "{:.0f}", lambda: kept(1)),
     ("10", "10-kept-ask", "Of these, 96 belong", "{:.0f}", lambda: kept_by("norm")),
