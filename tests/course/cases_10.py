@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, parallelize_module
-from transformers import LlamaConfig
+from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from helpers.memory.measure import Collectives
@@ -100,6 +100,20 @@ def on_two_dimensions() -> tuple[int, int]:
     fully_shard(mlp, mesh=mesh["dp"])
     mlp(torch.randn(8, 64)).sum().backward()
     return sum(weight.to_local().numel() for weight in mlp.parameters()), whole
+
+
+def by_lines(lines: str) -> tuple[float, float, int, int, int]:
+    """A small Llama's loss alone, and after `lines` on its `model`; what this rank holds; all in matrices, in norms."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 256}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2))
+    ids = torch.randint(0, 256, (2, 16), generator=torch.Generator().manual_seed(1))
+    alone = model(input_ids=ids, labels=ids).loss.item()
+    by_rank = [sum(one.numel() for one in model.parameters() if (one.dim() == 1) == norm) for norm in (False, True)]
+    exec(lines, {**globals(), "model": model})
+    loss = model(input_ids=ids, labels=ids).loss
+    loss.backward()
+    return alone, loss.item(), sum(one.to_local().numel() for one in model.parameters()), *by_rank
 
 
 def sharded_sends(tokens: int, micro_batches: int) -> int:

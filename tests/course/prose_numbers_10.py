@@ -50,6 +50,12 @@ def rank(micro_batches: int = 1, **changes) -> budget.TrainBudget:
     return budget.train(replace(FULL, micro_batches=micro_batches, **changes))
 
 
+@cache
+def stage(rank: int) -> float:
+    """GiB that one of eight stages needs."""
+    return budget.train(replace(FULL, split=Split(pipeline=8), micro_batches=8), rank=rank).peak_bytes / GIB
+
+
 def kept(ranks: int) -> float:
     setup = of_rank(IN_BF16, ranks) if ranks > 1 else IN_BF16
     return budget.bytes_saved_by(setup, setup.model.layers[0]) / MIB
@@ -65,6 +71,7 @@ def with_averages() -> float:
 
 
 TWO = budget.train(replace(FULL, split=Split(fsdp=8), micro_batch=2, micro_batches=4))
+ROOM = Cards("rtx-4090", 8).room_of(8).for_tensors_bytes / GIB
 FEW = pipeline.one_f_one_b(4, 27)
 NUMBERS = [
     ("10", "10-sent-ask", "sends 54.4 GB", "{:.1f}", lambda: weights(ONE_EACH) / GB),
@@ -88,6 +95,7 @@ NUMBERS = [
     ("10", "sequence-why", "keep 272 MiB", "{:.0f}", lambda: RankLayer(LAYER, MODEL.hidden, 2_048, 1).kept / MIB),
     ("10", "sequence-why", "little: 16 MiB each", "{:.0f}", lambda: 2 * 2_048 * MODEL.hidden / MIB),
     ("10", "10-most-told", "take 7.8 GiB each", "{:.1f}", with_averages),
+    ("10", "10-mesh-ask", "six have 5 GiB", "{:.0f} GiB", lambda: ROOM - stage(1)),
     ("10", "10-quick-told", "435 GB take", "{:.0f}", lambda: weights(FSDP) / GB),
     ("10", "10-quick-told", "take 21 s", "{:.0f}", lambda: weights(FSDP) / PCIE),
     ("10", "10-quick-told", "and 12.7 s of products", "{:.1f}", lambda: seconds(FSDP).products.middle),
@@ -104,11 +112,11 @@ NUMBERS = [
         *("10", "10-two-told", "weights take 10.5 s", "{:.1f}"),
         lambda: weights(layout(checkpointing="full", each=2)) / PCIE,
     ),
-    ("10", "10-do-this", "TP 8: 16.9 GiB", "{:.1f}", lambda: rank(split=Split(tensor=8)).peak_bytes / GIB),
-    ("10", "10-do-this", "TP 2: 17.8", "{:.1f}", lambda: rank(split=Split(fsdp=4, tensor=2)).peak_bytes / GIB),
+    ("10", "10-do-this", "TP 8: 16.9", "{:.1f}", lambda: rank(split=Split(tensor=8)).peak_bytes / GIB),
+    ("10", "10-do-this", "TP 2: 17.8 GiB", "{:.1f}", lambda: rank(split=Split(fsdp=4, tensor=2)).peak_bytes / GIB),
     (
         *("10", "10-do-this", "PP 8: 28.8", "{:.1f}"),
-        lambda: budget.train(replace(FULL, split=Split(pipeline=8), micro_batches=8), rank=7).peak_bytes / GIB,
+        lambda: stage(7),
     ),
     (
         *("10", "10-do-this", "PP 2: 17.4", "{:.1f}"),

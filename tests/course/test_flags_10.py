@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import fields
 
 import pytest
 from transformers import TrainingArguments
 
 from helpers.course import notebook as nb
+from tests.course import cases_10
 from tests.house.tree import ROOT
 
 
@@ -17,6 +19,15 @@ def told() -> str:
     (path,) = (ROOT / "notebooks").glob("10_*.ipynb")
     (source,) = [one.source for one in nb.read(path).cells if one.id == "10-do-this"]
     return source
+
+
+def test_the_lines_for_two_dimensions_run_and_are_the_same_model(told, ranks4):
+    """Two by two here. A rank holds a quarter of each matrix, and the norms by halves."""
+    (lines,) = re.findall(r"(?s)```python\n(.*?)```", told)
+    lines = lines.replace('"cuda", (4, 2)', '"cpu", (2, 2)')
+    for alone, loss, held, matrices, norms in ranks4.run(cases_10.by_lines, lines):
+        assert loss == pytest.approx(alone, rel=1e-5)
+        assert held == matrices / 4 + norms / 2
 
 
 def test_trainer_takes_a_parallelism_config_of_accelerate(told):
