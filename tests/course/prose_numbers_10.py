@@ -33,6 +33,7 @@ def layout(tensor: int = 1, stages: int = 1, checkpointing: str = "none", sequen
     return Layout(StepEngine.MEGATRON, data, tensor, stages, **how)
 
 
+MIXED = layout(4, 2)
 FSDP, ONE_EACH = layout(checkpointing="full"), layout(checkpointing="full", sequences=8)
 
 
@@ -104,6 +105,14 @@ NUMBERS = [
     (
         *("10", "10-mesh-ask", "a quarter more than section 1", {1.25: "a quarter more"}),
         lambda: round(tensor_sent_bytes(JOB, layout(8)) / (64 * 2_048 * TOKEN * 64 / 65), 2),
+    ),
+    (
+        *("10", "10-quick-told", "Less than half of TP 8's sums", {True: "Less than half"}),
+        lambda: 0.4 < tensor_sent_bytes(JOB, MIXED) / tensor_sent_bytes(JOB, layout(8)) < 0.5,
+    ),
+    (
+        *("10", "10-quick-told", "It is 2 % later", "{:.0f} %"),
+        lambda: 100 * (seconds(layout(2, 4, "full")).total.middle / seconds(MIXED).total.middle - 1),
     ),
     ("10", "mesh-rule", "halve the 435 GB", "{:.0f}", lambda: weights(FSDP) / GB),
     ("10", "mesh-rule", "takes 24.3 GiB", "{:.1f}", lambda: TWO.peak_bytes / GIB),
