@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from helpers.catalog import Split
+from helpers.catalog import Split, model
 from helpers.lesson import job
 from helpers.memory import budget
 from helpers.memory.plan import Cards, Efficiency, Layout
@@ -47,6 +47,13 @@ def weights(one: Layout) -> float:
     return once + each * one.micro_batches
 
 
+def of_70b(tensor: int, stages: int, data: int, **how) -> StepSeconds:
+    """A step of 256 sequences of 8,192 tokens on 64 H100."""
+    how = {"engine": StepEngine.MEGATRON, "micro_batches": 256 // data, **how}
+    split = Layout(tensor=tensor, pipeline=stages, data=data, **how)
+    return step_time(Job(model("llama-3.1-70b"), 8_192), split, Cards("h100", 64), Efficiency())
+
+
 def rank(micro_batches: int = 1, **changes) -> budget.TrainBudget:
     return budget.train(replace(FULL, micro_batches=micro_batches, **changes))
 
@@ -74,6 +81,9 @@ def with_averages() -> float:
 TWO = budget.train(replace(FULL, split=Split(fsdp=8), micro_batch=2, micro_batches=4))
 SHARDED = replace(FULL, split=Split(fsdp=8))
 ROOM = Cards("rtx-4090", 8).room_of(8).for_tensors_bytes / GIB
+ZERO_3 = {"engine": StepEngine.ZERO, "zero": 3, "checkpointing": "full"}
+ZERO_70B = of_70b(1, 1, 64, **ZERO_3).total.middle
+BEST_70B, FOUR = of_70b(4, 8, 2).total.middle, pipeline.one_f_one_b(4, 8)
 FEW = pipeline.one_f_one_b(4, 27)
 NUMBERS = [
     ("10", "10-sent-ask", "sends 54.4 GB", "{:.1f}", lambda: weights(ONE_EACH) / GB),
@@ -138,5 +148,16 @@ NUMBERS = [
         *("10", "10-do-table", "17.4; 19.1 without", "{:.1f} without"),
         lambda: JOB.need(layout(4, 2), Cards("rtx-4090", 8).device).total / GIB,
     ),
+    ("deeper/10", "auto-ask", "BF16, 131 GiB", "{:.0f}", lambda: 2 * model("llama-3.1-70b").parameters / GIB),
+    ("deeper/10", "auto-host", "takes 45 s", "{:.0f}", lambda: of_70b(8, 4, 2).total.middle),
+    ("deeper/10", "auto-host", "which 10 are sums", "{:.0f}", lambda: of_70b(8, 4, 2).tensor_links.middle),
+    ("deeper/10", "auto-host", "and 40 s with", "{:.0f}", lambda: of_70b(4, 8, 2).total.middle),
+    (
+        *("deeper/10", "mesh-rule", "within 12 % of", "{:.0f} %"),
+        lambda: 100 * (of_70b(8, 8, 1).total.middle / BEST_70B - 1),
+    ),
+    ("deeper/10", "10d-fits-told", "Quickest by 4 %", "{:.0f} %", lambda: 100 * (ZERO_70B / BEST_70B - 1)),
+    ("deeper/10", "pipe-ask", "waits 9, 27 %", "{:.0f} %", lambda: 100 * float(pipeline.bubble(FOUR))),
+    ("deeper/10", "trace-told", "layers of 64 MiB", "{:.0f} MiB", lambda: 2 * 4_096 * 8_192 / MIB),
     ("10", "few-micro", "Right: 3 of 30", "{:.0f} of 30", lambda: 30 * float(pipeline.bubble(FEW))),
 ]  # fmt: skip
