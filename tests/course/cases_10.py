@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import pipelining
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, parallelize_module
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -110,7 +110,7 @@ def by_lines(lines: str) -> tuple[float, float, int, int, int]:
     ids = torch.randint(0, 256, (2, 16), generator=torch.Generator().manual_seed(1))
     alone = model(input_ids=ids, labels=ids).loss.item()
     by_rank = [sum(one.numel() for one in model.parameters() if (one.dim() == 1) == norm) for norm in (False, True)]
-    exec(lines, {**globals(), "model": model})
+    exec(lines, {**globals(), "MixedPrecisionPolicy": MixedPrecisionPolicy, "model": model})
     loss = model(input_ids=ids, labels=ids).loss
     loss.backward()
     return alone, loss.item(), sum(one.to_local().numel() for one in model.parameters()), *by_rank

@@ -134,6 +134,10 @@ NUMBERS = [
     ),
     ("10", "10-do-this", "and at 16.9 under", "{:.1f}", lambda: rank(split=Split(tensor=8)).peak_bytes / GIB),
     ("10", "10-do-this", "at 20.4 GiB", "{:.1f}", lambda: budget.train(SHARDED, job.CARD).peak_bytes / GIB),
+    (
+        *("10", "10-do-table", "the same, 17.6", "{:.1f}"),
+        lambda: rank(split=Split(fsdp=4, tensor=2, reduced="bf16")).peak_bytes / GIB,
+    ),
     ("10", "10-do-table", "TP 8: 16.9", "{:.1f}", lambda: rank(split=Split(tensor=8)).peak_bytes / GIB),
     ("10", "10-do-table", "TP 2: 17.8 GiB", "{:.1f}", lambda: rank(split=Split(fsdp=4, tensor=2)).peak_bytes / GIB),
     (

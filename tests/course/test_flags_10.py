@@ -25,7 +25,7 @@ def test_the_lines_for_two_dimensions_run_and_are_the_same_model(told, ranks4):
     (lines,) = re.findall(r"(?s)```python\n(.*?)```", told)
     lines = lines.replace('"cuda", (4, 2)', '"cpu", (2, 2)')
     for alone, loss, held, matrices, norms in ranks4.run(cases_10.by_lines, lines):
-        assert loss == pytest.approx(alone, rel=1e-5)
+        assert loss == pytest.approx(alone, rel=0.01)  # in BF16
         assert held == matrices / 4 + norms / 2
 
 
