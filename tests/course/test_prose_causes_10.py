@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.catalog import Split
+from helpers.catalog import Split, model
 from helpers.lesson import job
 from helpers.memory import budget
 from helpers.memory.plan import Cards, Efficiency, Shares
 from helpers.memory.plan.step import step_time
+from helpers.memory.plan.training import Job
 from tests.course import cases_10
 from tests.course.prose_numbers_10 import FULL, JOB, layout, seconds
 
@@ -116,3 +117,25 @@ def test_meshes_of_the_table_fit_and_stages_alone_do_not():
         assert JOB.need(mesh, Cards("rtx-4090", 8).device).total < room
     for how in ("none", "full"):
         assert JOB.need(layout(1, 8, how), Cards("rtx-4090", 8).device).total > room
+
+
+def waiting(**changes) -> float:
+    """The share of a step that waits for sums, TP 8 on H100s, where the job's model has these sizes."""
+    job_of = Job(model({**job.SETUP.model.config, **changes}), 8_192)
+    time = step_time(job_of, layout(8), Cards("h100", 8), Efficiency())
+    return time.tensor_links.middle / time.total.middle
+
+
+def test_sums_cost_a_narrow_model_more_for_its_width_and_not_for_its_size():
+    wide = {"hidden_size": 8_192, "intermediate_size": 28_672, "num_attention_heads": 64, "num_key_value_heads": 16}
+    assert waiting(**wide) < 0.7 * waiting()
+    assert waiting(num_hidden_layers=4 * 32) == pytest.approx(waiting(), rel=0.1)  # as large, and as narrow
+
+
+def test_under_fsdp2_and_tp_weights_are_an_eighth_and_gathered_layers_differ():
+    splits = {"FSDP2": {"fsdp": 8}, "both": {"fsdp": 4, "tensor": 2}, "TP": {"tensor": 8}}
+    parts = {name: budget.train(replace(FULL, split=Split(**how))).parts for name, how in splits.items()}
+    for part in ("parameters", "optimizer"):
+        assert len({round(one[part] / 2**30, 1) for one in parts.values()}) == 1
+    assert parts["FSDP2"]["workspace"] > parts["both"]["workspace"] + 1.5 * 2**30
+    assert parts["both"]["workspace"] > parts["TP"]["workspace"] + 1.5 * 2**30
