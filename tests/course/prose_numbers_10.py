@@ -90,7 +90,7 @@ NUMBERS = [
     ("10", "10-sent-ask", "65 %, that is 20.8", "{:.1f}", lambda: PCIE / GB),
     ("10", "10-sent-ask", "65 %, that is", "{:.0f} %", lambda: 100 * Efficiency().link.usual),
     ("10", "10-sent-ask", "at 45 % of", "{:.0f} %", lambda: 100 * Efficiency().training_flops.usual),
-    ("10", "10-sent-ask", "rank 1.6 seconds", "{:.1f}", lambda: seconds(ONE_EACH).products.middle),
+    ("10", "10-sent-ask", "card 1.6 seconds", "{:.1f}", lambda: seconds(ONE_EACH).products.middle),
     ("10", "10-sent-told", "Right: 2.6 s", "{:.1f}", lambda: weights(ONE_EACH) / PCIE),
     ("10", "10-ways", "eight ranks 1,792 of", "{:,}", lambda: LAYER.mlp.ffn // 8),
     ("10", "10-zero-ask", "1.86 MB for a token", "{:.2f}", lambda: TOKEN / 1e6),
