@@ -51,7 +51,8 @@ class OffloadServingAnswer(StreamedService, CalculatorAnswer):
     @property
     def title(self) -> str:
         who = f"{self.setup.model.name} in {self.setup.weights}, {self.step} of {plural(self.tokens, 'token')}"
-        return f"{who}: {si(self.forward.overlapped_s, 's')}, copies {self.state}"
+        there = f"; {si(self.experts.step_s, 's')} with its experts computed on the host" if self.experts else ""
+        return f"{who}: {si(self.forward.overlapped_s, 's')}, copies {self.state}{there}"
 
     def lines(self) -> Iterator[str]:
         rows = chain(_link(self), _seconds(self), _bytes(self), _even(self))
@@ -83,6 +84,7 @@ class OffloadServingAnswer(StreamedService, CalculatorAnswer):
             "break_even_tokens": self.break_even_tokens,
             "users_that_hide": self.users_that_hide,
             "users_that_fit": self.users_that_fit,
+            "experts_on_host": self.experts and {**vars(self.experts), "step_s": self.experts.step_s},
             "reserve_bytes": self.room.reserve_bytes,
             "device_verdict": on_card,
             "tier_verdict": on_tier,
@@ -178,6 +180,11 @@ def _bytes(answer: OffloadServingAnswer) -> Iterator[Row]:
 
 
 def _even(answer: OffloadServingAnswer) -> Iterator[Row]:
+    if there := answer.experts:
+        apart = f"{si(there.host_s, 's')} to read {format_bytes(there.read_bytes)} of experts"
+        where = f"{answer.memory.name}, {si(answer.memory.read_bytes_per_s, 'B/s')}"
+        yield "experts there", si(there.step_s, "s"), f"{apart}, {where}, + {si(there.card_s + there.link_s, 's')}"
+        return
     tokens, users = answer.break_even_tokens, answer.users_that_hide
     weight = 2 * answer.link_bytes_per_s * tokens / answer.flops_per_s  # bytes that travel for each weight that is used
     form = f"{weight:.3g} B × {si(answer.flops_per_s, 'FLOP/s')} / (2 × {si(answer.link_bytes_per_s, 'B/s')})"
@@ -207,6 +214,12 @@ def _cost(answer: OffloadServingAnswer) -> Iterator[str]:
 def _cure(answer: OffloadServingAnswer) -> Iterator[str]:
     """Which batch hides the copies, and whether the card has room for it."""
     users, one = answer.users_that_hide, answer.setup
+    if there := answer.experts:
+        size, sent = format_bytes(there.card_bytes), format_bytes(there.sent_bytes)
+        yield "Nobody streams all experts to decode: leave them on the host, and let it compute those that are chosen."
+        took = f"A step then takes {si(there.step_s, 's')} at least"
+        yield f"{took}, with {size} of weights on the card; {sent} of hidden states go each way."
+        return
     if users is None:
         yield "No number of users hides the copies."
         return

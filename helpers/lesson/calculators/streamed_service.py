@@ -7,12 +7,15 @@ from functools import cached_property
 
 from ...catalog.devices import Device
 from ...catalog.serve_setup import ServeSetup
-from ...catalog.tiers import Tier
+from ...catalog.tiers import Tier, tier
 from ...memory import budget, offload
 from ...memory.breakdown import Breakdown
 from ...memory.fit.room import Room, Verdict
-from ...memory.offload import PREFILL, Streamed
+from ...memory.offload import DECODE, PREFILL, HostExperts, Streamed
 from .offload_places import EXPOSED, HIDDEN, tier_verdict
+
+DESKTOP, SERVER = "desktop-dram", "dgx-h100-dram"  # which a host has where nobody says so, by its card
+MOST_IN_A_DESKTOP = 32 * 2**30
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,18 @@ class StreamedService:
     def users_that_hide(self) -> int | None:
         options = {"link_bytes_per_s": self.link_bytes_per_s, "compute_efficiency": self.efficiency}
         return offload.users_that_hide(self.setup, self.gpu, self.step, **options)
+
+    @cached_property
+    def experts(self) -> HostExperts | None:
+        """The same decode step with the experts computed where they lie; None without experts, or where no host is."""
+        if self.step != DECODE or self.memory.kind != "dram" or not offload.has_experts(self.setup):
+            return None
+        return offload.experts_on_host(self.setup, self.gpu, self.memory)
+
+    @property
+    def memory(self) -> Tier:
+        """Where the layers are; of a host that nobody named, what such a card's host usually has."""
+        return self.source or tier(DESKTOP if self.gpu.capacity_bytes <= MOST_IN_A_DESKTOP else SERVER)
 
     @property
     def largest(self) -> int:

@@ -6,10 +6,11 @@
     offload.break_even_tokens(989.4e12, 64e9)                                   # 15459.4, where copies hide
 
 `overlap` knows copies and layers by their seconds alone; `serving` are the layers of a served model, which arrive one
-after the other; `training` is where the bytes of a step pass. Rates are the datasheet's unless an efficiency says
-otherwise: with real ones both sides of a comparison are longer.
+after the other; `experts` are those of a mixture that the host computes; `training` is where the bytes of a step pass.
+Rates are the datasheet's unless an efficiency says otherwise: with real ones both sides of a comparison are longer.
 """
 
+from .experts import HostExperts, experts_on_host, has_experts
 from .overlap import LayerTurn, break_even_tokens, overlapped_s, turns
 from .serving import (
     DECODE,

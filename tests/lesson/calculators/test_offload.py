@@ -143,10 +143,37 @@ def test_a_host_keeps_some_for_its_system_and_a_disk_does_not():
 def test_experts_travel_and_few_are_met():
     dense, sparse = (offload_serving_answer(ServeSetup(name), "h100") for name in ("llama-3-8b", "mixtral-8x7b"))
     assert sparse.break_even_tokens / dense.break_even_tokens == pytest.approx(1 / 0.2717, rel=1e-3)
-    assert "7.36 B × 989 TFLOP/s" in lines_of(sparse)["break-even"]
+    prompts = offload_serving_answer(ServeSetup("mixtral-8x7b"), "h100", "prefill")
+    assert "7.36 B × 989 TFLOP/s" in lines_of(prompts)["break-even"]
     uneven = offload_serving_answer(ServeSetup("deepseek-v3", "fp8-e4m3"), "h100")
     assert not uneven.is_uniform
     assert "each copy while the layer before it computes" in lines_of(uneven)["streamed"]
+
+
+def test_experts_are_computed_on_the_host_and_no_crowd_is_called_for():
+    setup = ServeSetup("gpt-oss-120b", weights="mxfp4", context=2048)
+    answer = offload_serving_answer(setup, "rtx-4090")
+    assert "24.5 ms with its experts computed on the host" in answer.title
+    assert "21.2 ms to read 1.77 GiB of experts, desktop-dram, 89.6 GB/s" in lines_of(answer)["experts there"]
+    told = " ".join(answer.sentences())
+    assert "4.04 GiB of weights on the card; 202.50 KiB of hidden states go each way" in told
+    assert "35,393" not in "\n".join([*answer.lines(), told])
+    named = offload_serving_answer(setup, "rtx-4090", source="dgx-h100-dram").experts
+    assert answer.experts.host_s / named.host_s == pytest.approx(614.4 / 89.6)
+    assert (
+        offload_serving_answer(setup, "h100").experts
+        == offload_serving_answer(setup, "h100", source="dgx-h100-dram").experts
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [("gpt-oss-120b", {"step": "prefill"}), ("gpt-oss-120b", {"source": "990-pro"}), ("llama-3-8b", {})],
+)
+def test_a_prompt_a_disk_and_a_dense_model_have_no_experts_on_a_host(name, more):
+    answer = offload_serving_answer(ServeSetup(name, context=64), "rtx-4090", **more)
+    assert answer.experts is None
+    assert "break-even" in lines_of(answer)
 
 
 def test_the_formula_is_the_answer():
