@@ -52,6 +52,7 @@ SPINES = {
     "05": Spine(),
     "06": Spine(),
     "07": Spine(),
+    "08": Spine(),
     "10": Spine(),
 }
 
