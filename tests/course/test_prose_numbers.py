@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 from math import exp, log
+from pathlib import Path
 from statistics import NormalDist
 
 import pytest
@@ -16,10 +18,11 @@ from helpers.course import notebook as nb
 from helpers.lesson import job
 from helpers.memory import activations, budget, measure, work
 from helpers.memory.fit.room import EXPANDABLE_PERCENT, HOLES_PERCENT
-from tests.course import prose, prose_numbers_04, prose_numbers_05, prose_numbers_06, prose_numbers_07, prose_numbers_10
+from tests.course import prose
 from tests.house.tree import ROOT
 from tests.memory.oom.oom_messages import REAL
 
+CHAPTERS = [import_module(f"tests.course.{one.stem}") for one in sorted(Path(__file__).parent.glob("prose_numbers_*.py"))]
 GIB, GB = 2**30, 10**9
 JOB = budget.train(job.SETUP)
 QLORA = replace(job.SETUP, checkpointing="full", adapter=Adapter(targets="all-linear", base="nf4-dq"))
@@ -191,11 +194,7 @@ NUMBERS = [
     ("03", "03-do-this", "fraction(0.292)", "{:.3f}", lambda: ALLOWED / device("h100").capacity_bytes),
     ("03", "03-do-this", "23.1 of an", "{:.1f}", lambda: ALLOWED / GIB),
     ("03", "03-do-this", "H100's 79.2 GiB", "{:.1f}", lambda: device("h100").capacity_bytes / GIB),
-    *prose_numbers_04.NUMBERS,
-    *prose_numbers_05.NUMBERS,
-    *prose_numbers_06.NUMBERS,
-    *prose_numbers_07.NUMBERS,
-    *prose_numbers_10.NUMBERS,
+    *(row for one in CHAPTERS for row in one.NUMBERS),
 ]  # fmt: skip
 
 

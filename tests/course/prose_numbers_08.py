@@ -1,0 +1,157 @@
+"""The numbers that prose and remarks of chapter 08 carry: chapter, cell, words, form, and what computes them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from helpers.catalog import Adapter, ServeSetup, Split, tier
+from helpers.lesson import job
+from helpers.memory import budget, offload
+from helpers.memory.fit import Room
+from helpers.memory.layer_work import attention_flops, weights_met
+from helpers.memory.serve.engines.llamacpp import LlamaCpp
+from helpers.memory.serve.engines.llamacpp_layers import fewest_cpu_experts
+
+GIB = 2**30
+SLOT = 0.8 * job.CARD.link_bytes_per_s("pcie")
+HOST = 0.8 * tier("desktop").read_bytes_per_s
+MEMORY = 0.8 * job.CARD.memory_bytes_per_s
+FLOPS = 0.5 * job.CARD.flops_per_s("bf16")
+WEIGHTS = job.SETUP.model.parameters
+CHECKPOINTED = replace(job.SETUP, checkpointing="full")
+AWAY = replace(CHECKPOINTED, precision="bf16", split=Split(1, zero=2), offload_optimizer="cpu")
+STREAMED = replace(AWAY, split=Split(1, zero=3), offload_parameters="cpu")
+QLORA = replace(CHECKPOINTED, adapter=Adapter(targets="all-linear", base="nf4-dq"))
+LONG = replace(QLORA, sequence=32_768, loss="liger")
+LAYER = job.SETUP.model.layers[0]
+FLOWN = budget.step_flops(AWAY)
+COMPUTE_S = FLOWN.total / FLOPS
+PIECES = 8  # of the drawn step
+STEP_S = COMPUTE_S + 2 * WEIGHTS / SLOT / PIECES + 28 * WEIGHTS / HOST + 2 * WEIGHTS / SLOT / PIECES
+WAIT_S = STEP_S - COMPUTE_S
+COPY_S = 2 * LAYER.parameters / SLOT
+EVEN = offload.break_even_tokens(FLOPS, SLOT)
+OSS = ServeSetup("gpt-oss-120b", weights="mxfp4", context=8192)
+THERE = offload.experts_on_host(OSS, job.CARD, "desktop")
+CARD_MS = 1e3 * THERE.card_s / 0.8
+
+
+def peak(setup) -> float:
+    return budget.train(setup).peak_bytes / GIB
+
+
+def work_s(tokens: int) -> float:
+    """Of one layer in the forward pass."""
+    return (2 * tokens * weights_met(LAYER) + attention_flops(LAYER.attention, tokens)) / FLOPS
+
+
+def kept(tokens: int) -> int:
+    return budget.bytes_saved_by(replace(QLORA, checkpointing="none", sequence=tokens), LAYER)
+
+
+def unseen() -> int:
+    """Tokens of a sequence from which on a layer computes for as long as all that it keeps travels."""
+    return next(tokens for tokens in range(1_000, 10**6, 1_000) if work_s(tokens) >= kept(tokens) / SLOT)
+
+
+def placed():
+    """gpt-oss-120b in llama.cpp, with as few experts as need be on the host."""
+    return fewest_cpu_experts(LlamaCpp(OSS), Room(job.CARD).for_tensors_bytes)
+
+
+def placed_ms() -> float:
+    """A token then: the host reads its share of the chosen experts, and the card the others."""
+    here = 1 - placed().cpu_moe / 36
+    return CARD_MS + 1e3 * THERE.read_bytes * ((1 - here) / HOST + here / MEMORY)
+
+
+NUMBERS = [
+    ("08", "s1", "are 8.03 billion", "{:.2f}", lambda: WEIGHTS / 1e9),
+    ("08", "s1", "half a percent", "{}", lambda: half_a_percent()),
+    ("08", "08-down-told", "are 16.1 GB", "{:.1f}", lambda: 2 * WEIGHTS / 1e9),
+    ("08", "08-down-told", "of it, 25.6 GB/s", "{:.1f}", lambda: SLOT / 1e9),
+    ("08", "08-far", "then 42 ms away", "{:.0f}", lambda: 1e3 * GIB / SLOT),
+    ("08", "08-far", "thirty times", "{}", lambda: "thirty" if 29 < MEMORY / SLOT < 32.5 else MEMORY / SLOT),
+    ("08", "08-far", "a tenth of", "{}", lambda: "a tenth" if 0.095 < tenth() < 0.11 else tenth()),
+    ("08", "08-host-ask", "0.6 GiB of activations", "{:.1f}", lambda: budget.train(AWAY).parts["activations"] / GIB),
+    ("08", "08-host-ask", "2.9 of logits", "{:.1f}", lambda: budget.train(AWAY).parts["logits"] / GIB),
+    ("08", "host-told", "Right: 15.0 of", "{:.1f}", lambda: budget.train(AWAY).parts["parameters"] / GIB),
+    ("08", "08-moved-why", "are 18 GiB more", "{:.0f}", lambda: peak(AWAY) + 16 * WEIGHTS / GIB - peak(CHECKPOINTED)),
+    ("08", "08-moved-why", "have 8 GiB left", "{:.0f}", lambda: 128 - 16 * WEIGHTS / GIB),
+    ("08", "08-moved-why", "5600, has 89.6 GB/s", "{:.1f}", lambda: tier("desktop").read_bytes_per_s / 1e9),
+    ("08", "update-told", "are 225 GB", "{:.0f}", lambda: 28 * WEIGHTS / 1e9),
+    ("08", "update-told", "at 71.7 GB/s", "{:.1f}", lambda: HOST / 1e9),
+    ("08", "08-step-why", "for 1.5 s, and", "{:.1f}", lambda: COMPUTE_S),
+    ("08", "08-step-why", "waits for 3.3.", "{:.1f}.", lambda: WAIT_S),
+    ("08", "08-step-why", "micro-batches, 1.5 s", "{:.1f}", lambda: COMPUTE_S),
+    ("08", "08-busy-told", "are 9.9 s", "{:.1f}", lambda: 3 * round(WAIT_S, 1)),
+    ("08", "s2", "card's 18.5 GiB", "{:.1f}", lambda: peak(AWAY)),
+    ("08", "s3", "at 82.6 TFLOP/s", "{:.1f}", lambda: FLOPS / 1e12),
+    ("08", "08-which-told", "break-even: 11 ms", "{:.0f}", lambda: 1e3 * work_s(2_048)),
+    ("08", "08-which-told", "beside 17 ms of copy", "{:.0f}", lambda: 1e3 * COPY_S),
+    ("08", "08-which-told", "one copy: 31 ms", "{:.0f}", lambda: 1e3 * 2.75 * work_s(2_048)),
+    ("08", "08-which-told", "even at 1,173 tokens", "{:,.0f}", lambda: EVEN / 2.75),
+    ("08", "08-streamed-why", "waits 6 ms", "{:.0f}", lambda: 1e3 * (COPY_S - work_s(2_048))),
+    ("08", "08-streamed-why", "step of 4.8 s", "{:.1f}", lambda: STEP_S),
+    ("08", "08-streamed-why", "takes 0.2 s longer", "{:.1f}", lambda: 32 * (COPY_S - work_s(2_048))),
+    ("08", "08-streamed-why", "from 18.5 GiB", "{:.1f}", lambda: peak(AWAY)),
+    ("08", "08-streamed-why", "to 5.9.", "{:.1f}.", lambda: peak(STREAMED)),
+    ("08", "08-streamed-why", "keeps 579 MiB", "{:.0f}", lambda: kept(2_048) / 2**20),
+    ("08", "08-streamed-why", "input, 32 MiB", "{:.0f}", lambda: 4 * 2_048 * 4_096 / 2**20),
+    ("08", "08-streamed-why", "layer in 11 ms", "{:.0f}", lambda: 1e3 * work_s(2_048)),
+    ("08", "08-travel-told", "607 MB take 24 ms", "{:.0f} ms", lambda: 1e3 * kept(2_048) / SLOT),
+    ("08", "08-travel-told", "34 MB take 1.3 ms", "{:.1f}", lambda: 1e3 * 4 * 2_048 * 4_096 / SLOT),
+    ("08", "s6", "from 64,000 tokens", "{:,}", unseen),
+    ("08", "s6", "fill 563 GiB", "{:.0f}", lambda: 32 * kept(64_000) / GIB),
+    ("08", "08-experts", "has 65 GB", "{:.0f}", lambda: (THERE.card_bytes + THERE.host_bytes) / 1e9),
+    ("08", "08-experts", "and 61 of these", "{:.0f}", lambda: THERE.host_bytes / 1e9),
+    ("08", "08-experts-ask", "reads 3 % of", "{:.0f} %", lambda: 100 * 4 / 128),
+    ("08", "08-experts-ask", "is 1.9 GB", "{:.1f}", lambda: THERE.read_bytes / 1e9),
+    ("08", "08-experts-ask", "and 0.4 MB", "{:.1f}", lambda: 2 * THERE.sent_bytes / 1e6),
+    ("08", "08-experts-ask", "part takes 4 ms", "{:.0f}", lambda: CARD_MS),
+    ("08", "08-experts-told", "are 27 ms, and", "{:.0f}", lambda: 1e3 * THERE.read_bytes / HOST),
+    ("08", "08-experts-told", "sent takes 0.02.", "{:.2f}.", lambda: 1e3 * 2 * THERE.sent_bytes / SLOT),
+    ("08", "08-experts-why", "token 30 times", "{:.0f}", lambda: gains()[0]),
+    ("08", "08-experts-why", "it 2.5 times", "{:.1f}", lambda: gains()[1]),
+    ("08", "08-experts-why", "card, 4 GiB, and", "{:.0f}", lambda: THERE.card_bytes / GIB),
+    ("08", "08-experts-why", "a third of the layers", "{}", lambda: "a third" if placed().cpu_moe == 24 else placed()),
+    ("08", "08-line-ask", "needs 37.2 GiB", "{:.1f}", lambda: peak(LONG)),
+    ("08", "08-line-told", "are 0.3 GiB: adapters", "{:.1f}", lambda: budget.train(LONG).parts["optimizer"] / GIB),
+    ("08", "08-line-told", "be half a GiB", "{}", lambda: "half" if 0.45 < more_than_averages() < 0.65 else "?"),
+    ("08", "08-line-told", "of 512 MiB", "{:.0f}", lambda: 4 * 32_768 * 4_096 / 2**20),
+    ("08", "08-lines", "119.7 → 18.5, and", "{:.1f}", lambda: peak(AWAY)),
+    ("08", "08-lines", "bucket of 0.9", "{:.1f}", lambda: 2 * 5e8 / GIB),
+    ("08", "08-lines", "119.7 GiB of host", "{:.1f}", lambda: 16 * WEIGHTS / GIB),
+    ("08", "08-lines", "; 3.3 s a step", "{:.1f}", lambda: WAIT_S),
+    ("08", "08-lines", "| 59.8 GiB of host", "{:.1f}", lambda: 8 * WEIGHTS / GIB),
+    ("08", "08-lines", "sends FP32 | 5.9", "{:.1f}", lambda: peak(STREAMED)),
+    ("08", "08-lines", "37.2 → 21.8", "{:.1f}", lambda: peak(replace(LONG, checkpointing="offload:inputs"))),
+    ("08", "08-lines", "--n-cpu-moe 24", "{}", lambda: placed().cpu_moe),
+    ("08", "08-lines", "120b in 23.1", "{:.1f}", lambda: placed().card_bytes / GIB),
+    ("08", "08-lines", "| 23 ms a token", "{:.0f}", placed_ms),
+    ("08", "no-help", "takes 3.1 s", "{:.1f}", lambda: 28 * WEIGHTS / HOST),
+    ("08", "08-prompts", "alone wanted 60,", "{:.0f}", lambda: 8 * WEIGHTS / GIB),
+    ("08", "short", "14 bytes of 16", "{}", lambda: 16 - 2),
+]
+
+
+def half_a_percent() -> str:
+    share = 100 * QLORA.adapter.parameters(QLORA.model) / WEIGHTS
+    return "half a percent" if 0.45 < share < 0.55 else f"{share:.2f} %"
+
+
+def tenth() -> float:
+    """The share of the job's forward pass that is computed while a GiB comes."""
+    return GIB / SLOT * FLOPS / FLOWN.forward
+
+
+def gains() -> tuple[float, float]:
+    """How many times as fast: four experts in place of all, both over the slot; then the CPU in place of the slot."""
+    whole, four, there = THERE.host_bytes / SLOT, THERE.read_bytes / SLOT, THERE.read_bytes / HOST
+    times = [seconds + CARD_MS / 1e3 for seconds in (whole, four, there)]
+    return times[0] / times[1], times[1] / times[2]
+
+
+def more_than_averages() -> float:
+    """GiB of the adapters' averages, gradients and FP32 copies."""
+    return 16 * QLORA.adapter.parameters(QLORA.model) / GIB
