@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from helpers.catalog import Adapter, ServeSetup, Split, tier
+from helpers.catalog import Adapter, ServeSetup, Split, TrainSetup, device, tier
 from helpers.lesson import job
 from helpers.memory import budget, offload
 from helpers.memory.fit import Room
 from helpers.memory.layer_work import attention_flops, weights_met
 from helpers.memory.serve.engines.llamacpp import LlamaCpp
 from helpers.memory.serve.engines.llamacpp_layers import fewest_cpu_experts
+from helpers.small_lm import load
 
 GIB = 2**30
 SLOT = 0.8 * job.CARD.link_bytes_per_s("pcie")
@@ -33,6 +34,8 @@ COPY_S = 2 * LAYER.parameters / SLOT
 EVEN = offload.break_even_tokens(FLOPS, SLOT)
 OSS = ServeSetup("gpt-oss-120b", weights="mxfp4", context=8192)
 THERE = offload.experts_on_host(OSS, job.CARD, "desktop")
+SHIPPED = replace(OSS, context=2048)  # as the calculator starts
+PROMPTS = ServeSetup("llama-3-70b", weights="fp8-e4m3", users=16, context=2048)
 CARD_MS = 1e3 * THERE.card_s / 0.8
 
 
@@ -76,7 +79,7 @@ NUMBERS = [
     ("08", "08-host-ask", "0.6 GiB of activations", "{:.1f}", lambda: budget.train(AWAY).parts["activations"] / GIB),
     ("08", "08-host-ask", "2.9 of logits", "{:.1f}", lambda: budget.train(AWAY).parts["logits"] / GIB),
     ("08", "host-told", "Right: 15.0 of", "{:.1f}", lambda: budget.train(AWAY).parts["parameters"] / GIB),
-    ("08", "08-moved-why", "are 18 GiB more", "{:.0f}", lambda: peak(AWAY) + 16 * WEIGHTS / GIB - peak(CHECKPOINTED)),
+    ("08", "08-moved-why", "card's 18.5 GiB", "{:.1f}", lambda: peak(AWAY)),
     ("08", "08-moved-why", "have 8 GiB left", "{:.0f}", lambda: 128 - 16 * WEIGHTS / GIB),
     ("08", "08-moved-why", "5600, has 89.6 GB/s", "{:.1f}", lambda: tier("desktop").read_bytes_per_s / 1e9),
     ("08", "update-told", "are 225 GB", "{:.0f}", lambda: 28 * WEIGHTS / 1e9),
@@ -120,7 +123,7 @@ NUMBERS = [
     ("08", "08-line-told", "be half a GiB", "{}", lambda: "half" if 0.45 < more_than_averages() < 0.65 else "?"),
     ("08", "08-line-told", "of 512 MiB", "{:.0f}", lambda: 4 * 32_768 * 4_096 / 2**20),
     ("08", "08-lines", "119.7 → 18.5, and", "{:.1f}", lambda: peak(AWAY)),
-    ("08", "08-lines", "bucket of 0.9", "{:.1f}", lambda: 2 * 5e8 / GIB),
+    ("08", "08-lines", "buckets of 0.9", "{:.1f}", lambda: 2 * 5e8 / GIB),
     ("08", "08-lines", "119.7 GiB of host", "{:.1f}", lambda: 16 * WEIGHTS / GIB),
     ("08", "08-lines", "; 3.3 s a step", "{:.1f}", lambda: WAIT_S),
     ("08", "08-lines", "| 59.8 GiB of host", "{:.1f}", lambda: 8 * WEIGHTS / GIB),
@@ -131,8 +134,54 @@ NUMBERS = [
     ("08", "08-lines", "| 23 ms a token", "{:.0f}", placed_ms),
     ("08", "no-help", "takes 3.1 s", "{:.1f}", lambda: 28 * WEIGHTS / HOST),
     ("08", "08-prompts", "alone wanted 60,", "{:.0f}", lambda: 8 * WEIGHTS / GIB),
+    ("08", "08-lines", "15 GiB more of host", "{:.0f}", lambda: 2 * WEIGHTS / GIB),
+    ("08", "08-lines", "16 GiB of host; hidden", "{:.0f}", lambda: 32 * 4 * 32_768 * 4_096 / GIB),
+    (
+        "08",
+        "08-prompts",
+        "takes 24.5 ms a token",
+        "{:.1f}",
+        lambda: 1e3 * offload.experts_on_host(SHIPPED, job.CARD, "desktop").step_s,
+    ),
+    ("08", "08-prompts", "and 1.97 s if", "{:.2f}", lambda: offload.streamed(SHIPPED, job.CARD).overlapped_s),
+    ("08", "08-prompts", "take 13.9 s", "{:.1f}", lambda: offload.streamed(PROMPTS, job.CARD, "prefill").overlapped_s),
     ("08", "short", "14 bytes of 16", "{}", lambda: 16 - 2),
+    ("deeper/08", "08d-over", "takes 73 GB", "{:.0f}", lambda: (TOKEN.root_bytes + TOKEN.host_bytes) / 1e9),
+    ("deeper/08", "08d-over", "which 4.2 are", "{:.1f}", lambda: TOKEN.root_bytes / 1e9),
+    ("deeper/08", "token-told", "are 68 GB, at", "{:.0f}", lambda: TOKEN.host_bytes / 1e9),
+    ("deeper/08", "decode", "has 436 MB", "{:.0f}", lambda: EIGHT.layers_bytes[0] / 1e6),
+    ("deeper/08", "decode", "8.5 ms over", "{:.1f}", lambda: 1e3 * EIGHT.copies_s[0]),
+    ("deeper/08", "decode-told", "1.25 µs to read", "{:.2f}", lambda: 1e6 * 4_096 * 1_024 / H100.memory_bytes_per_s),
+    ("deeper/08", "08d-buffers", "of 1,537.5 KiB", "{:,.1f}", lambda: small()[1] / 2**10),
+    ("deeper/08", "08d-buffers", "and 625 KiB", "{:,.0f}", lambda: small()[0] / 2**10),
+    ("deeper/08", "s5", "weights, 1,242 GB", "{:,.0f}", lambda: 18 * SEVENTY.model.parameters / 1e9),
+    ("deeper/08", "hops-ask", "for 2.2 s", "{:.1f}", lambda: offload.training_compute_s(SEVENTY, "h100")),
+    ("deeper/08", "hops-told", "are 2,621 GB", "{:,.0f}", lambda: 38 * SEVENTY.model.parameters / 1e9),
+    ("deeper/08", "hops-told", "at 492 GB/s", "{:.0f}", lambda: 0.8 * tier("dgx-h100-dram").read_bytes_per_s / 1e9),
+    ("deeper/08", "hops-why", "are 47.8 s", "{:.1f}", lambda: written_s()),
+    ("deeper/08", "batch", "takes 59.7 s", "{:.1f}", lambda: written_s() / 0.8),
+    ("deeper/08", "s8", "host, 276 GB", "{:.0f}", lambda: 4 * SEVENTY.model.parameters / 1e9),
+    ("deeper/08", "s10", "takes 0.3 s", "{:.1f}", lambda: EIGHT.host_bytes / 51.2e9),
 ]
+
+
+TOKEN = offload.streamed(ServeSetup("llama-3-70b", weights="fp8-e4m3", context=2048), job.CARD)
+EIGHT = offload.streamed(ServeSetup("llama-3-8b", context=1024), "h100", link_bytes_per_s=51.2e9)
+H100 = device("h100")
+SEVENTY = TrainSetup("llama-2-70b", "megatron-bf16", "adamw-fused", sequence=2048, checkpointing="full",
+                     split=Split(8, zero=3), offload_optimizer="nvme", offload_parameters="nvme")  # fmt: skip
+
+
+def written_s() -> float:
+    hops = offload.training_hops(SEVENTY, "h100", "dgx-h100-dram", "nd-h200-v5-nvme")
+    return max(hop.seconds for hop in hops)
+
+
+def small() -> tuple[int, int]:
+    """Bytes of the small model's root, and of a layer."""
+    model = load().model
+    layer = sum(weight.nbytes for weight in model.model.layers[0].parameters())
+    return sum(weight.nbytes for weight in model.parameters()) - 4 * layer, layer
 
 
 def half_a_percent() -> str:
