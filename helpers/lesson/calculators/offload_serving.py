@@ -180,10 +180,8 @@ def _bytes(answer: OffloadServingAnswer) -> Iterator[Row]:
 
 
 def _even(answer: OffloadServingAnswer) -> Iterator[Row]:
-    if there := answer.experts:
-        apart = f"{si(there.host_s, 's')} to read {format_bytes(there.read_bytes)} of experts"
-        where = f"{answer.memory.name}, {si(answer.memory.read_bytes_per_s, 'B/s')}"
-        yield "experts there", si(there.step_s, "s"), f"{apart}, {where}, + {si(there.card_s + there.link_s, 's')}"
+    if answer.experts:
+        yield answer.experts_row
         return
     tokens, users = answer.break_even_tokens, answer.users_that_hide
     weight = 2 * answer.link_bytes_per_s * tokens / answer.flops_per_s  # bytes that travel for each weight that is used
@@ -214,11 +212,8 @@ def _cost(answer: OffloadServingAnswer) -> Iterator[str]:
 def _cure(answer: OffloadServingAnswer) -> Iterator[str]:
     """Which batch hides the copies, and whether the card has room for it."""
     users, one = answer.users_that_hide, answer.setup
-    if there := answer.experts:
-        size, sent = format_bytes(there.card_bytes), format_bytes(there.sent_bytes)
-        yield "Nobody streams all experts to decode: leave them on the host, and let it compute those that are chosen."
-        took = f"A step then takes {si(there.step_s, 's')} at least"
-        yield f"{took}, with {size} of weights on the card; {sent} of hidden states go each way."
+    if answer.experts:
+        yield from answer.experts_told
         return
     if users is None:
         yield "No number of users hides the copies."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -9,9 +10,10 @@ from ...catalog.devices import Device
 from ...catalog.serve_setup import ServeSetup
 from ...catalog.tiers import Tier, tier
 from ...memory import budget, offload
-from ...memory.breakdown import Breakdown
+from ...memory.breakdown import Breakdown, format_bytes
 from ...memory.fit.room import Room, Verdict
 from ...memory.offload import DECODE, PREFILL, HostExperts, Streamed
+from ..units import si
 from .offload_places import EXPOSED, HIDDEN, tier_verdict
 
 DESKTOP, SERVER = "desktop-dram", "dgx-h100-dram"  # which a host has where nobody says so, by its card
@@ -91,6 +93,23 @@ class StreamedService:
         if self.step != DECODE or self.memory.kind != "dram" or not offload.has_experts(self.setup):
             return None
         return offload.experts_on_host(self.setup, self.gpu, self.memory)
+
+    @property
+    def experts_row(self) -> tuple[str, str, str]:
+        """Of a step with the experts computed where they lie."""
+        assert self.experts
+        rest_s = self.experts.card_s + self.experts.link_s
+        apart = f"{si(self.experts.host_s, 's')} to read {format_bytes(self.experts.read_bytes)} of experts"
+        where = f"{self.memory.name}, {si(self.memory.read_bytes_per_s, 'B/s')}"
+        return "experts there", si(self.experts.step_s, "s"), f"{apart}, {where}, + {si(rest_s, 's')}"
+
+    @property
+    def experts_told(self) -> Iterator[str]:
+        assert self.experts
+        size, sent = format_bytes(self.experts.card_bytes), format_bytes(self.experts.sent_bytes)
+        yield "Nobody streams all experts to decode: leave them on the host, and let it compute those that are chosen."
+        took = f"A step then takes {si(self.experts.step_s, 's')} at least"
+        yield f"{took}, with {size} of weights on the card; {sent} of hidden states go each way."
 
     @property
     def memory(self) -> Tier:
