@@ -16,6 +16,7 @@ import torch
 from accelerate import infer_auto_device_map
 from torch.distributed.fsdp import CPUOffloadPolicy
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+from transformers import PreTrainedModel
 
 from helpers.course import notebook as nb
 from tests.house.tree import ROOT
@@ -72,6 +73,15 @@ def test_torchao_s_optimizer_keeps_the_weights_type_and_refuses_accumulation(tol
         "offload_gradients: free GPU gradients once they are moved to CPU. Not compatible with gradient acc" in source
     )
     assert "no accumulation" in told
+
+
+def test_transformers_sends_checkpoints_away_on_the_stream_that_computes(told):
+    assert "Transformers copies on the stream that computes" in told
+    enabled = inspect.getsource(PreTrainedModel._activation_checkpointing_enable)
+    assert "with save_on_cpu(pin_memory=True" in enabled
+    hooks = inspect.getsource(torch.autograd.graph.save_on_cpu.__init__)
+    assert "packed.copy_(tensor, non_blocking=" in hooks
+    assert "tream" not in enabled + hooks
 
 
 def test_accelerate_takes_room_by_device():
