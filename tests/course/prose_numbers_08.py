@@ -99,6 +99,8 @@ NUMBERS = [
     ("08", "08-streamed-why", "takes 0.2 s longer", "{:.1f}", lambda: 32 * (COPY_S - work_s(2_048))),
     ("08", "08-streamed-why", "from 18.5 GiB", "{:.1f}", lambda: peak(AWAY)),
     ("08", "08-streamed-why", "to 5.9.", "{:.1f}.", lambda: peak(STREAMED)),
+    ("08", "08-streamed-why", "buffers take 0.8 GiB", "{:.1f}", lambda: 2 * 2 * LAYER.parameters / GIB),
+    ("08", "08-streamed-why", "embedding's gradient", "{}", lambda: budget.train(STREAMED).peak.name.split()[-1]),
     ("08", "08-streamed-why", "keeps 579 MiB", "{:.0f}", lambda: kept(2_048) / 2**20),
     ("08", "08-streamed-why", "input, 32 MiB", "{:.0f}", lambda: 4 * 2_048 * 4_096 / 2**20),
     ("08", "08-streamed-why", "layer in 11 ms", "{:.0f}", lambda: 1e3 * work_s(2_048)),
