@@ -22,7 +22,9 @@ from tests.course import prose
 from tests.house.tree import ROOT
 from tests.memory.oom.oom_messages import REAL
 
-CHAPTERS = [import_module(f"tests.course.{one.stem}") for one in sorted(Path(__file__).parent.glob("prose_numbers_*.py"))]
+CHAPTERS = [
+    import_module(f"tests.course.{one.stem}") for one in sorted(Path(__file__).parent.glob("prose_numbers_*.py"))
+]
 GIB, GB = 2**30, 10**9
 JOB = budget.train(job.SETUP)
 QLORA = replace(job.SETUP, checkpointing="full", adapter=Adapter(targets="all-linear", base="nf4-dq"))
