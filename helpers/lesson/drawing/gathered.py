@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from .block_maps import pale
 from .marks import CARD, FAINT, INK, LINES, Box, Mark, TextMark, legend
 from .pictures import MARGIN, WIDTH, Card
 
 LAYERS = 4
 LEFT, ROW, CELL = 150, 24, 20  # px: the names of units, a row, and the box in it
 STEP = (WIDTH - MARGIN - LEFT) / (2 * LAYERS)
-PART, WHOLE, COMING = LINES[0], LINES[2], LINES[1]
+PART, WHOLE, COMING = LINES[0], LINES[5], pale(LINES[5])
 
 
 @dataclass(frozen=True)
