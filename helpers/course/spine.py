@@ -53,6 +53,7 @@ SPINES = {
     "06": Spine(),
     "07": Spine(),
     "08": Spine(),
+    "09": Spine(),
     "10": Spine(),
 }
 

@@ -1,0 +1,277 @@
+"""The causes and the traps that chapter 09 names, each beside its control: on real ranks, and in traces of the job.
+
+What is tried is the chapter's own code, taken out of its cells.
+"""
+
+from __future__ import annotations
+
+import ast
+from functools import cache, partial
+from typing import Any
+
+import pytest
+import torch
+
+from helpers.course import notebook as nb
+from tests.house.tree import ROOT
+
+CHAPTER = nb.read(ROOT / "notebooks/09_zero_and_fsdp.ipynb")
+GIB = 2**30
+
+
+def sources(*cells: str) -> str:
+    """Imports, functions and classes of these cells, and constants: no more of them is run."""
+    kept = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
+    found = [cell for cell in CHAPTER.cells if cell.id in ("1cbac902", *cells)]
+    assert len(found) == len(cells) + 1
+    statements = [one for cell in found for one in nb.statements(cell)]
+    named = ("AUTOCAST", "POLICY", "policy", "in_bf16")
+    wanted = [one for one in statements if isinstance(one, kept) or ast.unparse(one).startswith(named)]
+    return "\n".join(map(ast.unparse, wanted))
+
+
+def names(source: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"__name__": "chapter_09"}
+    exec(source, found)
+    return found
+
+
+ENGINES, SHARDERS = sources("zero1", "zero2", "zero3"), sources("fa452993", "09-ladder", "09-traced")
+
+
+def small_model():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4}
+    return LlamaForCausalLM(LlamaConfig(**sizes, num_key_value_heads=4, vocab_size=96, use_cache=False))
+
+
+def tokens():
+    torch.manual_seed(1)
+    return torch.randint(0, 96, (4, 24))
+
+
+def alone(steps: int = 3) -> list[float]:
+    model, ids, losses = small_model(), tokens(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(steps):
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def of_rank(source: str, name: str, steps: int = 3) -> list[float]:
+    """On a rank: losses of an engine of the chapter's, under SGD, which sees a gradient that is too large."""
+    import torch.distributed as dist
+
+    model = small_model()
+    runner = names(source)[name](model)
+    runner.optimizer = torch.optim.SGD(runner.shards.values(), lr=0.5)
+    ids, losses = tokens()[dist.get_rank() :][:1], []
+    for _ in range(steps):
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        runner.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("name", ["Zero1", "Zero2", "Zero3"])
+def test_the_chapters_engines_train_as_one_process_does_and_one_that_does_not_divide_is_seen(ranks4, name):
+    mean = [sum(one) / 4 for one in zip(*ranks4.run(of_rank, ENGINES, name), strict=True)]
+    assert mean == pytest.approx(alone(), abs=1e-4)
+    wrong = ENGINES.replace(" / self.ranks", "")
+    assert wrong != ENGINES
+    mean = [sum(one) / 4 for one in zip(*ranks4.run(of_rank, wrong, name), strict=True)]
+    assert abs(mean[-1] - alone()[-1]) > 0.01
+
+
+def alive_under_ddp(view: bool | None) -> int:
+    """On a rank: bytes alive when the third backward pass has ended, of everything; None is without DDP."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    from helpers.memory.meter import Meter
+
+    with Meter() as meter:
+        model = small_model()
+        wrapped = model if view is None else DistributedDataParallel(model, gradient_as_bucket_view=view)
+        optimizer, ids = torch.optim.AdamW(model.parameters()), tokens()
+        for step in range(3):
+            wrapped(input_ids=ids, labels=ids).loss.backward()
+            if step < 2:
+                optimizer.step()
+                optimizer.zero_grad()
+        return sum(event.sign * event.block.size_bytes for event in meter.events)
+
+
+def test_ddp_keeps_a_second_copy_of_the_gradients_unless_they_live_in_its_buckets(ranks4):
+    copy = 4 * sum(weight.numel() for weight in small_model().parameters())
+    plain, apart, inside = (ranks4.run(alive_under_ddp, view)[0] for view in (None, False, True))
+    assert apart - plain == pytest.approx(copy, rel=0.02)
+    assert inside == pytest.approx(plain, rel=0.02)
+
+
+def fsdp2(source: str, how: str, steps: int = 2) -> tuple[list[int], list[float]]:
+    """On a rank: payloads of the all-gathers of a step, and losses."""
+    from torch.distributed.fsdp import fully_shard
+
+    from helpers.memory.measure.ranks import Collectives
+
+    there, model = names(source), small_model()
+    layers = list(model.model.layers)
+    match how:
+        case "model":
+            fully_shard(model)
+        case "layers":
+            there["by_layer"](model)
+        case "policy":
+            there["by_layer"](model, mp_policy=there["policy"])
+        case "kept":
+            there["by_layer"](model, reshard_after_forward=False)
+        case "as accelerate":
+            there["as_accelerate"](model)
+        case "prefetch":
+            there["by_layer"](model)
+            for at, layer in enumerate(layers):
+                layer.set_modules_to_forward_prefetch(layers[at + 1 : at + 3])
+    optimizer, losses, ids = torch.optim.AdamW(model.parameters(), lr=1e-2), [], tokens()
+    for _ in range(steps):
+        with Collectives() as counted:
+            loss = model(input_ids=ids, labels=ids).loss
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return [call.payload_bytes for call in counted.calls if call.kind == "all_gather"], losses
+
+
+def test_what_is_wrapped_is_gathered_and_the_policy_halves_it(ranks4):
+    found = {how: ranks4.run(fsdp2, SHARDERS, how)[0] for how in ("model", "layers", "policy", "kept")}
+    weights = 4 * sum(weight.numel() for weight in small_model().parameters())
+    layer = 4 * sum(weight.numel() for weight in small_model().model.layers[0].parameters())
+    gathers = {how: sizes for how, (sizes, _) in found.items()}
+    assert gathers["model"] == [weights]
+    assert sorted(gathers["layers"]) == sorted([layer] * 6 + [weights - 3 * layer])
+    assert sum(gathers["policy"]) == sum(gathers["layers"]) / 2
+    assert sorted(gathers["kept"]) == sorted([layer] * 3 + [weights - 3 * layer])
+
+
+def test_each_of_the_chapters_lines_trains_the_same(ranks4):
+    losses = {how: ranks4.run(fsdp2, SHARDERS, how)[0][1] for how in ("model", "layers", "as accelerate", "prefetch")}
+    for how, found in losses.items():
+        assert found == pytest.approx(losses["model"], abs=1e-4), how
+    in_bf16 = ranks4.run(fsdp2, SHARDERS, "policy")[0][1]
+    assert in_bf16 == pytest.approx(losses["model"], abs=0.05)
+
+
+def without_root(root: bool, **how: Any) -> torch.Tensor:
+    """On a rank: its head after a step on a text of its own, where the model was wrapped last or was not."""
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+
+    model, ids = small_model(), tokens()[dist.get_rank() :][:1]
+    for layer in model.model.layers:
+        fully_shard(layer)
+    if root:
+        fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, **how)
+    model(input_ids=ids, labels=ids).loss.backward()
+    optimizer.step()
+    head = model.lm_head.weight.detach()
+    return head.full_tensor() if root else head
+
+
+def test_a_model_that_is_not_wrapped_itself_stops_adamw_or_drifts_apart_in_silence(ranks4):
+    from helpers.lesson.ranks import RankError
+
+    with pytest.raises(RankError, match="mixed torch.Tensor and DTensor"):
+        ranks4.run(without_root, False, fused=True)
+    first, second, *_ = ranks4.run(without_root, False, foreach=False)
+    assert not torch.equal(first, second)
+    first, second, *_ = ranks4.run(without_root, True, foreach=False)
+    assert torch.equal(first, second)
+
+
+def learned(after: bool) -> float:
+    """On a rank: how far three steps move the loss, the optimizer made after the sharding or before it."""
+    from torch.distributed.fsdp import fully_shard
+
+    model, ids, losses = small_model(), tokens(), []
+    early = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for layer in model.model.layers:
+        fully_shard(layer)
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2) if after else early
+    for _ in range(3):
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        optimizer.step()
+        model.zero_grad()
+        losses.append(loss.item())
+    return abs(losses[-1] - losses[0])
+
+
+def test_an_optimizer_made_before_the_sharding_trains_nothing(ranks4):
+    assert ranks4.run(learned, False)[0] == 0
+    assert ranks4.run(learned, True)[0] > 0.1
+
+
+def accelerates_units() -> list[tuple[int, bool]]:
+    """On a rank: weights of each unit that accelerate makes, and whether it is given back after the forward."""
+    from types import SimpleNamespace
+
+    from accelerate.utils import FullyShardedDataParallelPlugin
+    from accelerate.utils.fsdp_utils import fsdp2_prepare_model
+    from torch.distributed.fsdp import FSDPModule
+
+    plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=2, auto_wrap_policy="transformer_based_wrap", cpu_ram_efficient_loading=False,
+        transformer_cls_names_to_wrap=["LlamaDecoderLayer"], reshard_after_forward=True,
+    )  # fmt: skip
+    state = SimpleNamespace(fsdp_plugin=plugin)
+    accelerator = SimpleNamespace(state=state, mixed_precision="no", is_main_process=True, device=torch.device("cpu"))
+    model = fsdp2_prepare_model(accelerator, small_model())
+    units = [one._get_fsdp_state()._fsdp_param_group for one in model.modules() if isinstance(one, FSDPModule)]
+    found = {id(unit): unit for unit in units if unit}
+    return [(len(unit.fsdp_params), unit._reshard_after_forward) for unit in found.values()]
+
+
+def test_accelerate_makes_units_of_embedding_and_of_norm_with_head(ranks4):
+    units = ranks4.run(accelerates_units)[0]
+    assert sorted(units) == sorted([(9, True)] * 3 + [(1, True), (2, False)])
+
+
+@cache
+def chapter() -> dict[str, Any]:
+    return names(SHARDERS)
+
+
+def peak(how: str, casts: str = "fp32", wrap: str = "by_layer", policy: str = "policy", **changes: Any) -> float:
+    there = chapter()
+    options = {"mp_policy": there[policy]} if policy else {}
+    options |= {"reshard_after_forward": False} if changes.pop("kept", False) else {}
+    found = there["traced"](partial(there[wrap], **options), casts, checkpointing=how, **changes)
+    return found.peak_bytes / GIB
+
+
+FULL, AUTOCAST = "full", "autocast-bf16"
+PEAKS = [
+    ("28.8", ("none",), {}),
+    ("28.8", ("none",), {"policy": "in_bf16"}),
+    ("20.4", (FULL,), {}),
+    ("20.4", (FULL, AUTOCAST), {}),  # autocast beside the policy has nothing to copy
+    ("19.1", (FULL,), {"policy": "in_bf16"}),
+    ("17.1", (FULL,), {"wrap": "as_accelerate", "policy": "in_bf16"}),
+    ("29.7", (FULL,), {"kept": True}),
+    ("47.7", ("none", AUTOCAST), {"policy": ""}),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("gib", "how", "more"), PEAKS)
+def test_a_peak_of_the_job_on_one_of_eight_cards(gib, how, more):
+    assert f"{peak(*how, **more):.1f}" == gib
