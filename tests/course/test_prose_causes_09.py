@@ -260,8 +260,8 @@ def peak(how: str, casts: str = "fp32", wrap: str = "by_layer", policy: str = "p
 
 FULL, AUTOCAST = "full", "autocast-bf16"
 PEAKS = [
-    ("28.8", ("none",), {}),
-    ("28.8", ("none",), {"policy": "in_bf16"}),
+    ("28.9", ("none",), {}),
+    ("28.9", ("none",), {"policy": "in_bf16"}),
     ("20.4", (FULL,), {}),
     ("20.4", (FULL, AUTOCAST), {}),  # autocast beside the policy has nothing to copy
     ("19.1", (FULL,), {"policy": "in_bf16"}),
