@@ -90,12 +90,13 @@ def test_the_chapters_engines_train_as_one_process_does_and_one_that_does_not_di
     assert abs(mean[-1] - alone()[-1]) > 0.01
 
 
-def alive_under_ddp(view: bool | None) -> int:
-    """On a rank: bytes alive when the third backward pass has ended, of everything; None is without DDP."""
+def alive_under_ddp(view: bool | None) -> list[int]:
+    """On a rank: bytes alive after each step, and when the third backward pass has ended; None is without DDP."""
     from torch.nn.parallel import DistributedDataParallel
 
     from helpers.memory.meter import Meter
 
+    found = []
     with Meter() as meter:
         model = small_model()
         wrapped = model if view is None else DistributedDataParallel(model, gradient_as_bucket_view=view)
@@ -105,14 +106,18 @@ def alive_under_ddp(view: bool | None) -> int:
             if step < 2:
                 optimizer.step()
                 optimizer.zero_grad()
-        return sum(event.sign * event.block.size_bytes for event in meter.events)
+            found.append(sum(event.sign * event.block.size_bytes for event in meter.events))
+    return found
 
 
 def test_ddp_keeps_a_second_copy_of_the_gradients_unless_they_live_in_its_buckets(ranks4):
     copy = 4 * sum(weight.numel() for weight in small_model().parameters())
-    plain, apart, inside = (ranks4.run(alive_under_ddp, view)[0] for view in (None, False, True))
+    found = {view: ranks4.run(alive_under_ddp, view)[0] for view in (None, False, True)}
+    plain, apart, inside = (found[view][-1] for view in (None, False, True))
     assert apart - plain == pytest.approx(copy, rel=0.02)
     assert inside == pytest.approx(plain, rel=0.02)
+    between, freed = found[True][1], found[None][1]  # steps: there the gradients are in buckets, and here they are gone
+    assert between - freed == pytest.approx(copy, rel=0.02)
 
 
 def fsdp2(source: str, how: str, steps: int = 2) -> tuple[list[int], list[float]]:
@@ -262,6 +267,7 @@ FULL, AUTOCAST = "full", "autocast-bf16"
 PEAKS = [
     ("28.9", ("none",), {}),
     ("28.9", ("none",), {"policy": "in_bf16"}),
+    ("28.0", ("none",), {"wrap": "as_accelerate", "policy": "in_bf16"}),
     ("20.4", (FULL,), {}),
     ("20.4", (FULL, AUTOCAST), {}),  # autocast beside the policy has nothing to copy
     ("19.1", (FULL,), {"policy": "in_bf16"}),

@@ -1,6 +1,6 @@
 """Which of a model's units are whole at each moment of a step at stage 3: gathered, at work, gone again.
 
-    gathered("A layer is whole while it computes", {"stage 3": True})
+gathered("A layer is whole while it computes", {"stage 3": True})
 """
 
 from __future__ import annotations
