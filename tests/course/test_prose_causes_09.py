@@ -193,7 +193,7 @@ def without_root(root: bool, **how: Any) -> torch.Tensor:
 def test_a_model_that_is_not_wrapped_itself_stops_adamw_or_drifts_apart_in_silence(ranks4):
     from helpers.lesson.ranks import RankError
 
-    with pytest.raises(RankError, match="mixed torch.Tensor and DTensor"):
+    with pytest.raises(RankError, match=r"mixed torch\.Tensor and DTensor"):
         ranks4.run(without_root, False, fused=True)
     first, second, *_ = ranks4.run(without_root, False, foreach=False)
     assert not torch.equal(first, second)
