@@ -1,6 +1,6 @@
 """The numbers that prose and remarks of chapter 09 carry: chapter, cell, words, form, and what computes them.
 
-Those of traces are in test_prose_causes_09.py.
+Those of traces are in test_prose_traces_09.py.
 """
 
 from __future__ import annotations
