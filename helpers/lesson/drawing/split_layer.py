@@ -15,6 +15,7 @@ FIRST, GAP = 76.0, 5.0  # px from the left: the first box; between two of them
 WHOLE = 46.0  # px: how wide a box is that every rank has alike
 BF16 = 2
 BEFORE, BEHIND = "backward", "forward"  # the passes in which gradients are added before a part, and results behind it
+DRAWN = {BEHIND: (5.0, ""), BEFORE: (2.0, "5 4")}  # px: a bar's width; its dashes
 
 
 def split_layer(title: str, setup: TrainSetup, ranks: int) -> Card:
@@ -33,14 +34,14 @@ def split_layer(title: str, setup: TrainSetup, ranks: int) -> Card:
     foot = LANES[1] + HIGH + 44
     keys = [(Box(0, 0, 0, 0, COLOURS["parameters"], edge="none"), "weights, a part of them on each rank")]
     keys += [(Box(0, 0, 0, 0, CARD, edge=INK), "the same numbers on every rank")]
-    keys += [(Box(0, 0, 0, 0, INK, edge="none"), "sum forward")]
-    keys += [(Box(0, 0, 0, 0, CARD, edge=INK, dashed=True), "sum backward")]
+    keys += [(Box(0, 0, 0, 0, COLOURS["activations"], edge="none"), "no weights, heads as those of q, k and v")]
     words = (
         f"On each rank: x, norm, q, k and v of {heads} heads, their attention, o of these, a sum over ranks of {size}, "
         f"norm, {middle} outputs of gate and up, down of these, a second sum of {size}. Gradients are summed before q, "
         "k and v, and before gate and up."
     )
-    return Card(title, foot + 30, (*marks, *legend(keys, MARGIN, foot, WIDTH - MARGIN)), words)
+    marks += [*legend(keys, MARGIN, foot, WIDTH - MARGIN), *_sums_told(foot + 22)]
+    return Card(title, foot + 46, tuple(marks), words)
 
 
 def _lanes(heads: str, middle: str, size: str) -> Iterator[Mark]:
@@ -86,8 +87,14 @@ def _box(x: float, y: float, width: float, words: tuple[str, ...], whole: bool) 
 def _bar(x: float, when: str, size: str) -> Iterator[Mark]:
     """A sum over all ranks."""
     top, foot = LANES[0] - 10, LANES[1] + HIGH + 10
+    width, dash = DRAWN[when]
+    yield Line(((x, top), (x, foot)), INK, width, dash, kind="sum")
     if when == BEHIND:
-        yield Line(((x, top), (x, foot)), INK, 5, kind="sum")
         yield TextMark(x, top - 6, size, 11, FAINT, "middle")
-    else:
-        yield Line(((x, top), (x, foot)), INK, 2, dash="5 4", kind="sum")
+
+
+def _sums_told(y: float) -> Iterator[Mark]:
+    """What the two kinds of bars are, each as it is drawn."""
+    for x, when in ((MARGIN + 5, BEHIND), (MARGIN + 115, BEFORE)):
+        yield Line(((x, y - 12), (x, y + 2)), INK, *DRAWN[when], kind="key")
+        yield TextMark(x + 10, y, f"sum {when}", 11.5)

@@ -23,6 +23,19 @@ def test_sums_are_those_of_a_layer_forward_and_backward():
     assert "a sum over ranks of 16 MiB" in card.alt
 
 
+def test_each_kind_of_bar_and_each_colour_has_a_key_that_looks_like_it():
+    marks = split_layer("A layer", job.SETUP, 8).marks
+    drawn, told = (
+        {(one.width, one.dash) for one in marks if isinstance(one, Line) and one.kind == kind}
+        for kind in ("sum", "key")
+    )
+    assert drawn == told
+    boxes = [one for one in marks if isinstance(one, Box)]
+    fills = [one.fill for one in boxes if not one.kind]
+    assert {one.fill for one in boxes if one.kind} == {*fills}
+    assert len({*fills}) == len(fills)
+
+
 def test_a_rank_has_its_heads_and_its_share_of_the_middle():
     assert "4 of 32 heads" in split_layer("A layer", job.SETUP, 8).alt
     assert "7,168 outputs of gate and up" in split_layer("A layer", job.SETUP, 2).alt
