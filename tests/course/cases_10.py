@@ -11,7 +11,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, parallelize_module
 from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.models.llama.modeling_llama import LlamaMLP
+from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 
 from helpers.memory.measure import Collectives
 from helpers.memory.meter import FreshMeter
@@ -79,6 +79,21 @@ class _Summed(torch.autograd.Function):
         return gradient
 
 
+def norm_before(enters: bool) -> tuple[float, float]:
+    """How far the gradients of a norm's weight and of gate are from the whole layer's, of their largest."""
+    mlp, norm, x = whole_mlp(), LlamaRMSNorm(64), torch.randn(8, 64)
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    read = [norm.weight, mlp.gate_proj.weight]
+    expected = torch.autograd.grad((x + mlp(norm(x))).square().sum(), read)
+    entered = _Entered.apply(norm(x)) if enters else norm(x)
+    gate, up = (one.weight.chunk(ranks)[rank] for one in (mlp.gate_proj, mlp.up_proj))
+    middle = nn.functional.silu(entered @ gate.T) * (entered @ up.T)
+    y = x + _Summed.apply(middle @ mlp.down_proj.weight.chunk(ranks, dim=1)[rank].T)
+    found = torch.autograd.grad(y.square().sum(), read)
+    mine = (found[0], expected[0]), tuple(one[1].chunk(ranks)[rank] for one in (found, expected))
+    return tuple(((one - other).abs().max() / other.abs().max()).item() for one, other in mine)
+
+
 def planned(one_sum: bool) -> tuple[int, int]:
     """Sums forward and backward by DTensor's plan, with the line that shares an input or without it."""
     plan = LINES | ({"": ONE_SUM} if one_sum else {})
@@ -102,18 +117,83 @@ def on_two_dimensions() -> tuple[int, int]:
     return sum(weight.to_local().numel() for weight in mlp.parameters()), whole
 
 
-def by_lines(lines: str) -> tuple[float, float, int, int, int]:
-    """A small Llama's loss alone, and after `lines` on its `model`; what this rank holds; all in matrices, in norms."""
+def small_llama() -> tuple[LlamaForCausalLM, torch.Tensor]:
+    """A Llama of two layers, alike on every rank, and two sequences for it."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 256}
     model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2))
-    ids = torch.randint(0, 256, (2, 16), generator=torch.Generator().manual_seed(1))
-    alone = model(input_ids=ids, labels=ids).loss.item()
-    by_rank = [sum(one.numel() for one in model.parameters() if (one.dim() == 1) == norm) for norm in (False, True)]
-    exec(lines, {**globals(), "MixedPrecisionPolicy": MixedPrecisionPolicy, "model": model})
+    return model, torch.randint(0, 256, (2, 16), generator=torch.Generator().manual_seed(1))
+
+
+def by_lines(lines: str) -> dict[str, float | str]:
+    """A small Llama alone and after `lines` on its `model`: losses, norms, values held, sums forward and backward."""
+    model, ids = small_llama()
     loss = model(input_ids=ids, labels=ids).loss
     loss.backward()
-    return alone, loss.item(), sum(one.to_local().numel() for one in model.parameters()), *by_rank
+    norm = nn.utils.get_total_norm([one.grad for one in model.parameters()])
+    model.zero_grad()
+    told = {"alone": loss.item(), "norm alone": norm.item()}
+    told |= {
+        name: sum(one.numel() for one in model.parameters() if (one.dim() == 1) == (name == "norms"))
+        for name in ("matrices", "norms")
+    }
+    exec(lines, {**globals(), "MixedPrecisionPolicy": MixedPrecisionPolicy, "model": model})
+    with Collectives() as forward:
+        loss = model(input_ids=ids, labels=ids).loss
+    with Collectives() as backward:
+        loss.backward()
+    told |= {"loss": loss.item(), "held": sum(one.to_local().numel() for one in model.parameters())}
+    told["sums"] = [len(one.traffic.of("all_reduce").calls) for one in (forward, backward)]
+    told["clipping"] = _clipped(model)
+    torch.optim.AdamW(model.parameters()).step()
+    return told | {"norm": _norm_by_mesh(model)}
+
+
+def _clipped(model: nn.Module) -> str:
+    try:
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def _norm_by_mesh(model: nn.Module) -> float:
+    meshes: dict[object, list[torch.Tensor]] = {}
+    for one in model.parameters():
+        meshes.setdefault(one.device_mesh, []).append(one.grad)
+    norms = [nn.utils.get_total_norm(gradients).full_tensor() for gradients in meshes.values()]
+    return torch.linalg.vector_norm(torch.stack(norms)).item()
+
+
+def loaded(folder: str, call: str) -> dict[str, float]:
+    """A small Llama alone, and as `call` loads it from `folder`: losses, values held and whole, DTensors, sums."""
+    from torch.distributed.tensor import DTensor
+    from transformers.distributed import DistributedConfig
+
+    model, ids = small_llama()
+    told = {"alone": model(input_ids=ids, labels=ids).loss.item()}
+    if not dist.get_rank():
+        model.save_pretrained(folder)
+    dist.barrier()
+    model = eval(f"LlamaForCausalLM.{call}", {**globals(), "DistributedConfig": DistributedConfig, "folder": folder})
+    model.train()
+    loss = model(input_ids=ids, labels=ids).loss
+    loss.backward()
+    weights = list(model.parameters())
+    told |= {"loss": loss.item(), "whole": sum(one.numel() for one in weights)}
+    told["held"] = sum(one.to_local().numel() for one in weights if isinstance(one, DTensor))
+    return told | {"not cut": sum(not isinstance(one, DTensor) for one in weights)}
+
+
+def prepared() -> int:
+    """Parameters that accelerate's step for TP cuts where a model was loaded whole, with tp_size=2 alone."""
+    from accelerate import Accelerator, ParallelismConfig
+    from torch.distributed.tensor import DTensor
+
+    ParallelismConfig._validate_accelerator = lambda self, accelerator: None  # it refuses CPUs, and says no more
+    accelerator = Accelerator(cpu=True, parallelism_config=ParallelismConfig(tp_size=2))
+    (model,) = accelerator._prepare_tp(small_llama()[0])
+    return sum(isinstance(one, DTensor) for one in model.parameters())
 
 
 def sharded_sends(tokens: int, micro_batches: int) -> int:

@@ -12,6 +12,7 @@ from helpers.memory.plan import Cards, Efficiency, Layout
 from helpers.memory.plan.step import StepSeconds, sent_bytes, step_time, tensor_sent_bytes
 from helpers.memory.plan.training import Job, StepEngine
 from helpers.memory.step.activations import layer_operators
+from helpers.memory.step.ranks import megatron
 from helpers.memory.step.ranks.megatron_layer import RankLayer
 from helpers.memory.step.ranks.tensor_parts import of_rank
 from helpers.techniques.parallel import formula, pipeline
@@ -33,7 +34,7 @@ def layout(tensor: int = 1, stages: int = 1, checkpointing: str = "none", sequen
     return Layout(StepEngine.MEGATRON, data, tensor, stages, **how)
 
 
-MIXED = layout(4, 2)
+MIXED, DEEP = layout(4, 2), layout(2, 4, "full")
 FSDP, ONE_EACH = layout(checkpointing="full"), layout(checkpointing="full", sequences=8)
 
 
@@ -78,6 +79,38 @@ def with_averages() -> float:
     return 16 * MODEL.vocab * MODEL.hidden / GIB
 
 
+def beside_the_fourth(part: str, rank: int) -> float:
+    """GiB of a part that this one of eight stages has more than the fourth."""
+    end, fourth = (budget.train(replace(FULL, split=Split(pipeline=8), micro_batches=8), rank=one) for one in (rank, 3))
+    return (end.parts[part] - fourth.parts.get(part, 0)) / GIB
+
+
+def whole_gradient() -> float:
+    """Bytes of gradients that TP 8 has beside an eighth of all."""
+    found = rank(split=Split(tensor=8)).parts
+    return found["gradients"] - found["parameters"]
+
+
+def head_on_last(one: Layout, most: int, last: int) -> float:
+    """Seconds of a step over PCIe with so many layers in the largest stage and in the last, which has the head, too."""
+    flops, layers = JOB.flops(one), len(MODEL.layers)
+    head = 3 * 2 * JOB.sequence * MODEL.vocab * MODEL.hidden / flops.total  # of the products, forward and backward
+    share = max(most * (1 - head) / layers, last * (1 - head) / layers + head) * one.pipeline
+    found = seconds(one)
+    work = found.products.middle * share + found.tensor_links.middle * most * one.pipeline / layers
+    return work * (1 + (one.pipeline - 1) / one.micro_batches)
+
+
+def uneven() -> list[float]:
+    """GiB of four stages of 7, 9, 9 and 7 layers, TP 2: each as it is in a model of as many in every stage."""
+    peaks = []
+    for stage, layers in enumerate((7, 9, 9, 7)):
+        shape = model({**MODEL.config, "num_hidden_layers": 4 * layers})
+        setup = megatron.MegatronSetup(shape, tensor_parallel=2, pipeline=4, micro_batches=64, sequence=JOB.sequence)
+        peaks.append(megatron.train(setup, job.CARD).stage_peaks_bytes[stage] / GIB)
+    return peaks
+
+
 TWO = budget.train(replace(FULL, split=Split(fsdp=8), micro_batch=2, micro_batches=4))
 SHARDED = replace(FULL, split=Split(fsdp=8))
 ROOM = Cards("rtx-4090", 8).room_of(8).for_tensors_bytes / GIB
@@ -107,6 +140,9 @@ NUMBERS = [
     ("10", "sequence-why", "keep 272 MiB", "{:.0f}", lambda: RankLayer(LAYER, MODEL.hidden, 2_048, 1).kept / MIB),
     ("10", "sequence-why", "little: 16 MiB each", "{:.0f}", lambda: 2 * 2_048 * MODEL.hidden / MIB),
     ("10", "10-most-told", "take 7.8 GiB each", "{:.1f}", with_averages),
+    ("10", "10-most-told", "and 2 to 3 of", "{:.0f}", lambda: beside_the_fourth("workspace", 0)),
+    ("10", "10-most-told", "2 to 3 of workspace", "{:.0f} of", lambda: beside_the_fourth("workspace", 7)),
+    ("10", "10-most-told", "head has 0.5 of", "{:.1f}", lambda: beside_the_fourth("logits", 7)),
     ("10", "10-mesh-ask", "six have 5 GiB", "{:.0f} GiB", lambda: ROOM - stage(1)),
     ("10", "10-quick-told", "435 GB take", "{:.0f}", lambda: weights(FSDP) / GB),
     ("10", "10-quick-told", "take 21 s", "{:.0f}", lambda: weights(FSDP) / PCIE),
@@ -121,9 +157,22 @@ NUMBERS = [
         lambda: 0.4 < tensor_sent_bytes(JOB, MIXED) / tensor_sent_bytes(JOB, layout(8)) < 0.5,
     ),
     (
-        *("10", "10-quick-told", "It is 2 % later", "{:.0f} %"),
+        *("10", "10-quick-told", "twice: 2 % later", "{:.0f} %"),
         lambda: 100 * (seconds(layout(2, 4, "full")).total.middle / seconds(MIXED).total.middle - 1),
     ),
+    ("10", "10-quick-told", "on the last: 19.4 s", "{:.1f}", lambda: head_on_last(DEEP, 8, 8)),
+    ("10", "10-quick-told", "against 17.5, 11 %", "{:.1f}", lambda: head_on_last(MIXED, 16, 16)),
+    (
+        *("10", "10-quick-told", "against 17.5, 11 %", "{:.0f} %"),
+        lambda: 100 * (head_on_last(DEEP, 8, 8) / head_on_last(MIXED, 16, 16) - 1),
+    ),
+    (
+        *("10", "mesh-rule", "need 21.2, 20.3, 19.1 and 19.1 GiB", "{0[0]:.1f}, {0[1]:.1f}, {0[2]:.1f} and {0[3]:.1f}"),
+        uneven,
+    ),
+    ("10", "mesh-rule", "of the 23.0 that", "{:.1f}", lambda: ROOM),
+    ("10", "mesh-rule", "a step takes 14.2 s", "{:.1f}", lambda: head_on_last(layout(2, 4), 9, 7)),
+    ("10", "10-two-told", "before the 14.2 s", "{:.1f}", lambda: head_on_last(layout(2, 4), 9, 7)),
     ("10", "mesh-rule", "halve the 435 GB", "{:.0f}", lambda: weights(FSDP) / GB),
     ("10", "mesh-rule", "takes 24.3 GiB", "{:.1f}", lambda: TWO.peak_bytes / GIB),
     ("10", "mesh-rule", "which 5.9 are logits", "{:.1f}", lambda: TWO.parts["logits"] / GIB),
@@ -132,12 +181,15 @@ NUMBERS = [
         *("10", "10-two-told", "weights take 10.5 s", "{:.1f}"),
         lambda: weights(layout(checkpointing="full", each=2)) / PCIE,
     ),
-    ("10", "10-do-this", "and at 16.9 under", "{:.1f}", lambda: rank(split=Split(tensor=8)).peak_bytes / GIB),
-    ("10", "10-do-this", "at 20.4 GiB", "{:.1f}", lambda: budget.train(SHARDED, job.CARD).peak_bytes / GIB),
+    ("10", "10-do-this", "figure's 20.8 add", "{:.1f}", lambda: JOB.need(FSDP, job.CARD).total / GIB),
+    ("10", "10-do-this", "20.4, 15.0 are", "{:.1f}", lambda: 16 * MODEL.parameters / 8 / GIB),
     (
-        *("10", "10-do-table", "the same, 17.6", "{:.1f}"),
-        lambda: rank(split=Split(fsdp=4, tensor=2, reduced="bf16")).peak_bytes / GIB,
+        *("10", "10-both-told", "half of the 5.4.", "{:.1f}"),
+        lambda: (budget.train(SHARDED).peak_bytes - 2 * MODEL.parameters) / GIB,
     ),
+    ("10", "10-both-told", "keeps 1.7 GiB", "{:.1f}", lambda: whole_gradient() / GIB),
+    ("10", "10-do-table", "logits, 0.22 MB", "{:.2f}", lambda: 2 * MODEL.vocab * 2 * 7 / 8 / 2e6),
+    ("10", "10-do-this", "at 20.4 GiB", "{:.1f}", lambda: budget.train(SHARDED, job.CARD).peak_bytes / GIB),
     ("10", "10-do-table", "TP 8: 16.9", "{:.1f}", lambda: rank(split=Split(tensor=8)).peak_bytes / GIB),
     ("10", "10-do-table", "TP 2: 17.8 GiB", "{:.1f}", lambda: rank(split=Split(fsdp=4, tensor=2)).peak_bytes / GIB),
     (
@@ -149,7 +201,7 @@ NUMBERS = [
         lambda: JOB.need(layout(4, 2, "full"), Cards("rtx-4090", 8).device).total / GIB,
     ),
     (
-        *("10", "10-do-table", "17.4; 19.1 without", "{:.1f} without"),
+        *("10", "10-do-table", "17.4; not checkpointed 19.1", "{:.1f}"),
         lambda: JOB.need(layout(4, 2), Cards("rtx-4090", 8).device).total / GIB,
     ),
     ("deeper/10", "auto-ask", "BF16, 131 GiB", "{:.0f}", lambda: 2 * model("llama-3.1-70b").parameters / GIB),
