@@ -96,5 +96,5 @@ def _bar(x: float, when: str, size: str) -> Iterator[Mark]:
 def _sums_told(y: float) -> Iterator[Mark]:
     """What the two kinds of bars are, each as it is drawn."""
     for x, when in ((MARGIN + 5, BEHIND), (MARGIN + 115, BEFORE)):
-        yield Line(((x, y - 12), (x, y + 2)), INK, *DRAWN[when], kind="key")
+        yield Line(((x, y - 14), (x, y + 4)), INK, *DRAWN[when], kind="key")
         yield TextMark(x + 10, y, f"sum {when}", 11.5)
