@@ -85,6 +85,17 @@ def giant(ranks: int) -> float:
     return budget.train(TrainSetup("llama-3.1-70b", "megatron-bf16", "adamw-fused", **how), "h100").peak_bytes / GIB
 
 
+def ring(ranks: int) -> float:
+    """What FSDP2 sends from each of so many ranks: layers gathered twice in BF16, the root once; FP32 gradients."""
+    return (ranks - 1) / ranks * (2 * (2 * (WEIGHTS - ROOT) + ROOT) + 4 * WEIGHTS)
+
+
+def four_micro_batches() -> tuple[float, float]:
+    """GB of a flat ring over 64 ranks, and what HSDP sends between nodes that all-reduces once, in %."""
+    flat = 4 * ring(64)
+    return flat / 1e9, 100 * 2 * 7 / 8 * 4 * WEIGHTS / flat
+
+
 NUMBERS = [
     ("09", "0b509c5f", "at 119.7 GiB", "{:.1f}", lambda: ALONE.peak_bytes / GIB),
     ("09", "0b509c5f", "weights 29.9", "{:.1f}", lambda: ALONE.parts["parameters"] / GIB),
@@ -109,7 +120,7 @@ NUMBERS = [
     ("09", "09-symptoms", "FP32 29.9 GiB", "{:.1f}", lambda: 4 * WEIGHTS / GIB),
     ("09", "ac1ca40c", "149.6 → 137.2", "{0[0]:.1f} → {0[1]:.1f}", lambda: (ddp(), in_buckets())),
     ("09", "81d2fafe", "it: 137.2 GiB", "{:.1f}", in_buckets),
-    ("09", "fc2a6de3", "2 | 149.6 |", "{:.1f}", ddp),
+    ("09", "fc2a6de3", "else 2m | 149.6 |", "{:.1f}", ddp),
     ("09", "09-ladder-why", "23.0 GiB for tensors", "{:.1f}", lambda: Room(job.CARD, ranks=8).for_tensors_bytes / GIB),
     ("09", "ac1ca40c", '"shard"))` | 34.8', "{:.1f}", lambda: gib(replace(ONE, split=Split(fsdp=4)))),
     ("09", "ac1ca40c", "JSON below | 24.2", "{:.1f}", lambda: gib(stage(3, precision="megatron-bf16"))),
@@ -131,4 +142,10 @@ NUMBERS = [
     ("09", "fc2a6de3", "| 2 | 69.3 |", "{:.1f}", lambda: gib(stage(1))),
     ("09", "fc2a6de3", "m + 1 | 54.9", "{:.1f}", lambda: gib(stage(2))),
     ("09", "fc2a6de3", "3m | 32.7", "{:.1f}", lambda: gib(stage(3))),
+    ("deeper/09", "09d-zeropp", "sends 28.1 GB", "{:.1f}", lambda: 2 * 7 / 8 * 2 * WEIGHTS / 1e9),
+    ("deeper/09", "09d-zeropp", "place of 45.4.", "{:.1f}.", lambda: (ring(64) - 63 / 64 * 2 * WEIGHTS) / 1e9),
+    ("deeper/09", "09d-zeropp", "step: 56 GB", "{:.0f}", lambda: 2 * 7 / 8 * 4 * WEIGHTS / 1e9),
+    ("deeper/09", "09d-zeropp", "place of 245, 23 %", "{0[0]:.0f}, {0[1]:.0f} %", lambda: four_micro_batches()),
+    ("deeper/09", "09d-zeropp", "20.3 GiB in place", "{:.1f}", lambda: gib(replace(ONE, split=Split(fsdp=8)))),
+    ("deeper/09", "09d-zeropp", "place of 7.7.", "{:.1f}.", lambda: gib(replace(ONE, split=Split(fsdp=64)))),
 ]  # fmt: skip
