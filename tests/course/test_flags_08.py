@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import torch
 from accelerate import infer_auto_device_map
 from torch.distributed.fsdp import CPUOffloadPolicy
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, TrainingArguments
 
 from helpers.course import notebook as nb
 from tests.house.tree import ROOT
@@ -31,13 +32,18 @@ config = json.loads(sys.argv[1]) | {"zero_force_ds_cpu_optimizer": False}  # nor
 net, rows = load().model, torch.randint(0, 100, (4, 32))
 where = {"output_dir": sys.argv[2], "use_cpu": True, "report_to": "none", "save_strategy": "no", "disable_tqdm": True}
 arguments = TrainingArguments(deepspeed=config, bf16=True, max_steps=2, gradient_accumulation_steps=2,
-                              per_device_train_batch_size=1, **where)
+                              max_grad_norm=0.5, per_device_train_batch_size=1, **where)
 trainer = Trainer(net, arguments, train_dataset=[{"input_ids": row, "labels": row} for row in rows])
 trainer.train()
 zero = trainer.model_wrapped.optimizer
 kept = [zero.single_partition_of_fp32_groups[0], *(one for state in zero.optimizer.state.values()
         for name, one in state.items() if name != "step")]
-print(json.dumps([*{f"{one.dtype} {one.device}" for one in kept}, str(next(net.parameters()).dtype)]))
+sums = sum(one.nbytes for one in zero.accumulated_grads_in_cpu.values())
+host = [*kept, kept[0].grad, *zero.param_buffer_of_bit16_for_cpu_offload_groups]
+found = {"clip": zero.clip_grad, "overlap": zero.overlap_comm, "weights": str(next(net.parameters()).dtype)}
+found["kept"] = [*{f"{one.dtype} {one.device}" for one in kept}]
+found["bytes"] = [round(size / kept[0].numel(), 1) for size in (sum(one.nbytes for one in host), sums)]
+print(json.dumps(found))
 """
 
 
@@ -84,6 +90,24 @@ def test_transformers_sends_checkpoints_away_on_the_stream_that_computes(told):
     assert "tream" not in enabled + hooks
 
 
+def test_transformers_takes_the_line_without_a_word_of_warning(told, tmp_path):
+    (line,) = re.findall(r"`(activation_checkpointing=.*?)` \(5\.23\)", told)
+    given = eval(f"dict({line})")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        read = TrainingArguments(str(tmp_path), use_cpu=True, report_to="none", **given)
+    assert read.activation_checkpointing
+    assert read.activation_checkpointing_kwargs == {"offload": True}
+    assert "offload" in inspect.signature(PreTrainedModel.activation_checkpointing_enable).parameters
+
+
+def test_torchao_s_optimizer_leaves_no_gradient_to_clip(told):
+    source = source_of("torchao", "optim/cpu_offload.py")
+    assert re.search(r"(?s)if offload_gradients:\s+p_device\.grad\.record_stream.*?p_device\.grad = None", source)
+    assert "register_post_accumulate_grad_hook" in source
+    assert "no clipping" in told
+
+
 def test_accelerate_takes_room_by_device():
     assert "max_memory" in inspect.signature(infer_auto_device_map).parameters
 
@@ -99,4 +123,7 @@ def test_deepspeed_takes_the_chapter_s_json_and_keeps_fp32_on_the_host(told, tmp
     words = [sys.executable, "-c", TRAINED, config, str(tmp_path)]
     done = subprocess.run(words, env=where, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == [f"{torch.float32} cpu", str(torch.bfloat16)]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (found["kept"], found["weights"]) == ([f"{torch.float32} cpu"], str(torch.bfloat16))
+    assert found["bytes"] == [18, 2]  # of a weight, and the sums of micro-batches
+    assert (found["clip"], found["overlap"]) == (0.5, True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
@@ -128,6 +131,42 @@ def test_a_step_waits_for_the_host_s_memory_and_hardly_for_the_slot():
     assert step == pytest.approx(numbers.STEP_S)
     assert step_seconds(slot=2) > 0.97 * step
     assert step_seconds(host=2) < 0.7 * step
+
+
+def test_a_request_that_is_refused_raises_and_pages_that_are_touched_are_another_matter():
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        torch.empty(10**15, dtype=torch.uint8)
+    assert torch.empty(2**30, dtype=torch.uint8).numel() == 2**30  # granted, and no page of it is there
+
+
+FAULTS = """
+import resource, time, torch
+def step(**how):
+    weight = torch.zeros(2**23, requires_grad=True)
+    weight.grad, optimizer = torch.ones(2**23), torch.optim.AdamW([weight], **how)
+    optimizer.step()
+    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, time.process_time()
+    for _ in range(3):
+        optimizer.step()
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 3, time.process_time() - began
+fused, foreach = step(fused=True), step(foreach=True)
+print(fused[0], foreach[0], foreach[1] / fused[1])
+"""
+KEEPS = {"MALLOC_MMAP_THRESHOLD_": f"{2**32}", "MALLOC_TRIM_THRESHOLD_": f"{2**35}"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="variables of glibc")
+def test_an_update_without_fused_pays_for_fresh_pages_and_for_more_operators():
+    found = []
+    for more in ({}, KEEPS):
+        words, where = [sys.executable, "-c", FAULTS], {**os.environ, "OMP_NUM_THREADS": "1", **more}
+        done = subprocess.run(words, env=where, capture_output=True, text=True, check=True, timeout=120)
+        found.append([float(one) for one in done.stdout.split()])
+    (fused, fresh, ratio), (_, kept, ratio_kept) = found
+    assert fused < 100 < 8000 < fresh
+    assert kept < 100
+    assert 2 < ratio_kept < 0.75 * ratio
 
 
 def test_two_buffers_are_at_most_twice_as_fast_as_one():

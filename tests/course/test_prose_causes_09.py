@@ -95,6 +95,62 @@ def test_ddp_keeps_a_second_copy_of_the_gradients_unless_they_live_in_its_bucket
     assert between - freed == pytest.approx(copy, rel=0.02)
 
 
+def reduced_by_ddp(no_sync: bool) -> int:
+    """On a rank: what DDP's all-reduces of four micro-batches carry, without its buffers."""
+    from contextlib import nullcontext
+
+    from torch.nn.parallel import DistributedDataParallel
+
+    sent = 0
+
+    def counted(state, bucket):
+        nonlocal sent
+        sent += bucket.buffer().nbytes
+        return allreduce_hook(state, bucket)
+
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    wrapped, ids = DistributedDataParallel(small_model()), tokens()
+    wrapped.register_comm_hook(None, counted)
+    for at in range(4):
+        with wrapped.no_sync() if no_sync and at < 3 else nullcontext():
+            wrapped(input_ids=ids, labels=ids).loss.backward()
+    return sent
+
+
+def test_ddp_reduces_in_every_micro_batch_but_under_no_sync(ranks4):
+    weights = 4 * sum(weight.numel() for weight in small_model().parameters())
+    assert [ranks4.run(reduced_by_ddp, no_sync)[0] for no_sync in (False, True)] == [4 * weights, weights]
+
+
+def reduced_by_hsdp(once: bool) -> dict[str, int]:
+    """On a rank of two copies: what each kind of collective carries in a step of four micro-batches."""
+    from collections import Counter
+
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    from helpers.memory.measure.ranks import Collectives
+
+    model, ids, found = small_model(), tokens(), Counter()
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    for unit in (*model.model.layers, model):
+        fully_shard(unit, mesh=mesh)
+    with Collectives() as counted:
+        for at in range(4):
+            model.set_requires_all_reduce(not once or at == 3)
+            model(input_ids=ids, labels=ids).loss.backward()
+    for call in counted.calls:
+        found[call.kind] += call.payload_bytes
+    return dict(found)
+
+
+def test_hybrid_sharding_reduces_between_its_copies_once_if_it_is_told_to(ranks4):
+    each, once = (ranks4.run(reduced_by_hsdp, once)[0] for once in (False, True))
+    assert each["all_reduce"] == 4 * once["all_reduce"] > 0
+    assert each["reduce_scatter"] == once["reduce_scatter"]
+
+
 def fsdp2(source: str, how: str, steps: int = 2) -> tuple[list[int], list[float]]:
     """On a rank: payloads of the all-gathers of a step, and losses."""
     from torch.distributed.fsdp import fully_shard

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from functools import cache, partial
 from typing import Any
+from unittest import mock
 
 import pytest
+import torch
 
 from helpers.lesson import job
 from helpers.memory.fit import Room
-from tests.course.chapter_09 import SHARDERS, names
+from tests.course.chapter_09 import CHAPTER, SHARDERS, names
 
 GIB = 2**30
 
@@ -56,6 +58,20 @@ def of_the_job(wrap: str = "by_layer", more=lambda model: None, **changes: Any) 
         more(model)
 
     return there["traced"](shard, checkpointing=FULL, **changes)
+
+
+@pytest.mark.slow
+def test_autocast_without_its_cache_keeps_no_copy():
+    real = torch.autocast.__init__
+
+    def uncached(self, *words, **how):
+        real(self, *words, **(how | {"cache_enabled": False}))
+
+    assert f"{peak(FULL, AUTOCAST, policy=''):.1f}" == "33.5"
+    with mock.patch.object(torch.autocast, "__init__", uncached):
+        assert f"{peak(FULL, AUTOCAST, policy=''):.1f}" == "23.8"
+    (symptoms,) = [cell.source for cell in CHAPTER.cells if cell.id == "09-symptoms"]
+    assert "`cache_enabled=False` alone: 33.5 → 23.8" in symptoms
 
 
 @pytest.mark.slow

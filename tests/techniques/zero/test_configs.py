@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from helpers.catalog import TrainSetup, WorkbookError
 from helpers.catalog.split import Split
+from helpers.lesson import job
 from helpers.memory.step.ranks.zero import units
 from helpers.techniques.zero.configs import accelerate_config, deepspeed_config
 from tests.house import tree
@@ -40,6 +42,18 @@ def test_deepspeed_reads_what_was_meant(ranks2):
     ):
         assert (stage, batch, micro, clip) == (plan.zero, 2 * 2 * 3, 2, 0.5)
         assert (optimizer, parameters) == (plan.offload_optimizer, plan.offload_parameters)
+
+
+@needs_deepspeed
+def test_deepspeed_reads_the_job_of_chapter_09(monkeypatch):
+    from deepspeed.runtime import config
+
+    monkeypatch.setattr(config.dist, "get_rank", lambda: 0)  # eight ranks are meant, and none is there
+    plan = replace(job.SETUP, checkpointing="full", precision="megatron-bf16", split=Split(8, zero=3))
+    eight = SimpleNamespace(get_data_parallel_world_size=lambda: 8)
+    read = config.DeepSpeedConfig(json.loads(json.dumps(deepspeed_config(plan))), mpu=eight)
+    assert (read.zero_config.stage, read.train_batch_size) == (3, 8)
+    assert read.bfloat16_config.enabled
 
 
 def keys(config):
