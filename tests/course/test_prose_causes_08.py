@@ -152,7 +152,7 @@ def step(**how):
 fused, foreach = step(fused=True), step(foreach=True)
 print(fused[0], foreach[0], foreach[1] / fused[1])
 """
-KEEPS = {"MALLOC_MMAP_THRESHOLD_": f"{2**32}", "MALLOC_TRIM_THRESHOLD_": f"{2**35}"}
+KEEPS = {"MALLOC_MMAP_THRESHOLD_": f"{2**32}", "MALLOC_TRIM_THRESHOLD_": f"{2**35}", "MALLOC_TOP_PAD_": f"{2**31}"}
 
 
 @pytest.mark.slow

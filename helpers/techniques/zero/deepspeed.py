@@ -31,8 +31,8 @@ from .stage3 import decoder_layers, units
 # What DeepSpeed's own optimizers call them.
 MASTERS = ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat")
 GRADIENTS = ("averaged_gradients", "grad_partitions_flat_buffer")
-TEMPORARY = ("temp_grad_buffer_for_cpu_offload", "temp_grad_buffer_for_gpu_offload")
-BUFFERS = ("param_buffer_of_bit16_for_cpu_offload_groups", *TEMPORARY)
+ON_HOST = ("param_buffer_of_bit16_for_cpu_offload_groups", "temp_grad_buffer_for_cpu_offload")  # of stages 1 and 2
+BUFFERS = ("temp_grad_buffer_for_gpu_offload",)
 INSTALL = "pip install deepspeed, on Linux, then restart the kernel"
 
 
@@ -115,7 +115,7 @@ class DeepSpeed:
         else:
             found["parameters"] += shards
         if self.host:
-            return {**found, "host": states + gradients, "buckets": buffers}
+            return {**found, "host": states + gradients + tensors_of(outer, ON_HOST), "buckets": buffers}
         return {**found, "gradients": gradients, "optimizer": states, "buckets": buffers}
 
     def files(self) -> list[Path]:

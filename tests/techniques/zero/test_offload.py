@@ -81,10 +81,10 @@ def test_zero_offload_s_bytes_and_losses(few_ranks, kind):
 
 
 @needs_deepspeed
-def test_stage_2_offloads_16_bytes(ranks2):
-    """FP32 copy, two moments, a gradient."""
+def test_stage_2_offloads_20_bytes(ranks2):
+    """FP32 copy, two moments, a gradient, and new weights on their way up; then a gradient on its way down."""
     sizes = [p.nbytes for p in cases.build("wide").parameters()]
-    host = account_bytes([sum(sizes) // 2] * 4)
+    host = account_bytes([*[sum(sizes) // 2] * 5, max(sizes)])
     for made, stepped in same_as_without(ranks2, "deepspeed-2 host", "deepspeed-2"):
         assert (made[Place.HOST], stepped[Place.HOST]) == (host, host)
 
