@@ -19,11 +19,9 @@ from typing import Any
 
 import psutil
 
-from ... import PACKAGE
 from ...catalog.errors import WorkbookError, require_package
 from . import forked, reaper
 
-WORKER, GUARD = f"{PACKAGE}.lesson.ranks.worker", f"{PACKAGE}.lesson.guard"
 START_S = 120
 PREFIX = "workbook-ranks-"
 CONTROLLER = [
@@ -148,8 +146,7 @@ def _forking(folder: str) -> type:
 
     class ForkingEngineSetLauncher(MPIEngineSetLauncher):
         def find_args(self) -> list[str]:
-            modules = ",".join((WORKER, *sys.modules.keys() & {GUARD}))  # whose kernel is watched, its ranks are, too
-            return [sys.executable, "-P", forked.__file__, str(self.n), folder, modules, *self.program_args]
+            return [sys.executable, "-P", forked.__file__, str(self.n), folder, *self.program_args]
 
     return ForkingEngineSetLauncher
 

@@ -1,6 +1,6 @@
 """Becomes engines: imports once what every rank needs, then forks one process for each. Run as a script, on Linux.
 
-    python -P forked.py COUNT FOLDER MODULE,MODULE [arguments of ipyparallel's engine]
+    python -P forked.py COUNT FOLDER [arguments of ipyparallel's engine]
 
 torch takes longer to load than all else that starting ranks does, and its pages are shared. How an engine ended stands
 in FOLDER/exit-PID, for only its parent is told: the exit code, or the signal's number with a minus.
@@ -20,9 +20,9 @@ from pathlib import Path
 LOADED = ("torch", "torch._dynamo", "cloudpickle", "ipyparallel.engine.app")  # an optimizer loads _dynamo, FSDP2 too
 
 
-def main(count: int, folder: Path, modules: list[str], arguments: list[str]) -> None:
-    """Fork `count` engines and wait until the last has ended; `modules` are loaded before, too."""
-    for module in (*LOADED, *modules):
+def main(count: int, folder: Path, arguments: list[str]) -> None:
+    """Fork `count` engines and wait until the last has ended."""
+    for module in LOADED:
         with contextlib.suppress(ImportError):  # who needs it will say so
             importlib.import_module(module)
     gc.freeze()
@@ -57,4 +57,4 @@ def _fork(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3].split(","), sys.argv[4:])
+    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
