@@ -382,6 +382,7 @@ def test_a_prompt_hides_the_copies_and_training_has_other_controls(live, screens
     before = title(live)
     assert before.startswith("llama-3-70b in fp8-e4m3, decode of 1 token: ")
     assert before.endswith("copies exposed")
+    live.locator(".jupyter-widget-Collapse-header").first.click()
     choose(live, "step", "prefill")
     wait_for_another(live, before)
     before = title(live)
