@@ -21,6 +21,14 @@ def live(open_notebook, request):
     page.close()
 
 
+def unfold(page) -> int:
+    """Open every *more* on the page; how many there are."""
+    more = page.locator(".jupyter-widget-Collapse-header").all()
+    for header in more:
+        header.click()
+    return len(more)
+
+
 def title(page) -> str:
     return page.locator(TITLE).first.text_content()
 
@@ -60,10 +68,7 @@ def test_beside_a_side_bar_no_control_is_cut_off_and_none_says_its_place_in_a_li
     page.evaluate("jupyterapp.shell.currentWidget.context.sessionContext.ready")
     page.evaluate("jupyterapp.commands.execute('notebook:run-all-cells')")
     page.wait_for_function(f"document.querySelectorAll('p.invites').length === {1 + len(CALCULATORS)}")
-    more = page.locator(".jupyter-widget-Collapse-header").all()
-    assert len(more) > 5
-    for header in more:
-        header.click()
+    assert unfold(page) > 5
     screenshot(page, "every-800")
     assert page.evaluate(CUT_OFF) == []
     assert page.evaluate(TRUNCATED) == []
@@ -191,6 +196,7 @@ def test_more_stages_draw_the_schedule_and_a_mixture_divides_its_experts(live, s
     choose(live, "model", "mixtral-8x7b")
     wait_for_another(live, before)
     before = title(live)
+    unfold(live)
     set_number(live, "experts", 2)
     wait_for_another(live, before)
     assert "EP 2" in title(live)
@@ -382,7 +388,7 @@ def test_a_prompt_hides_the_copies_and_training_has_other_controls(live, screens
     before = title(live)
     assert before.startswith("llama-3-70b in fp8-e4m3, decode of 1 token: ")
     assert before.endswith("copies exposed")
-    live.locator(".jupyter-widget-Collapse-header").first.click()
+    unfold(live)
     choose(live, "step", "prefill")
     wait_for_another(live, before)
     before = title(live)
