@@ -11,22 +11,23 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 TITLE = ".widget-html svg > text"
 
 
-@pytest.fixture
-def live(open_notebook, request):
-    page = open_notebook(f"{request.param}.ipynb")
-    page.evaluate("jupyterapp.shell.currentWidget.context.sessionContext.ready")
-    page.evaluate("jupyterapp.commands.execute('notebook:run-all-cells')")
-    page.wait_for_selector(".widget-html svg")
-    yield page
-    page.close()
-
-
 def unfold(page) -> int:
     """Open every *more* on the page; how many there are."""
     more = page.locator(".jupyter-widget-Collapse-header").all()
     for header in more:
         header.click()
     return len(more)
+
+
+@pytest.fixture
+def live(open_notebook, request):
+    page = open_notebook(f"{request.param}.ipynb")
+    page.evaluate("jupyterapp.shell.currentWidget.context.sessionContext.ready")
+    page.evaluate("jupyterapp.commands.execute('notebook:run-all-cells')")
+    page.wait_for_selector(".widget-html svg")
+    unfold(page)
+    yield page
+    page.close()
 
 
 def title(page) -> str:
@@ -196,7 +197,6 @@ def test_more_stages_draw_the_schedule_and_a_mixture_divides_its_experts(live, s
     choose(live, "model", "mixtral-8x7b")
     wait_for_another(live, before)
     before = title(live)
-    unfold(live)
     set_number(live, "experts", 2)
     wait_for_another(live, before)
     assert "EP 2" in title(live)
@@ -388,7 +388,6 @@ def test_a_prompt_hides_the_copies_and_training_has_other_controls(live, screens
     before = title(live)
     assert before.startswith("llama-3-70b in fp8-e4m3, decode of 1 token: ")
     assert before.endswith("copies exposed")
-    unfold(live)
     choose(live, "step", "prefill")
     wait_for_another(live, before)
     before = title(live)
