@@ -96,6 +96,15 @@ class BlockManager:
         self.lengths[sequence] = length + tokens
         return copies
 
+    def truncate(self, sequence: Hashable, tokens: int) -> None:
+        """Keep the first `tokens` of `sequence`; the blocks behind them are dropped. For proposals that were wrong."""
+        self._on_device(sequence)
+        require_whole("tokens", tokens, 0, self.lengths[sequence])
+        table = self.tables[sequence]
+        while len(table) > self.blocks_for(tokens):
+            self._drop(table.pop())
+        self.lengths[sequence] = tokens
+
     def share(self, sequence: Hashable, blocks: list[int]) -> None:
         """Start `sequence` on full blocks that are in use already, such as a prefix found in the prefix cache."""
         new_sequence(sequence, self.lengths)

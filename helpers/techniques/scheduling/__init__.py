@@ -16,13 +16,14 @@ from ...catalog.lazy import lazy
 
 if TYPE_CHECKING:
     from .arrivals import Arrival, at_once, bursts, limited, mixed, poisson, scaled
+    from .drafting import Drafter, agreed
     from .engine import ScheduledEngine, TimedPlan
     from .packed import PackedTables, packed
     from .policy import Policy
     from .saturation import MeanStep, MeanSteps, Steady, saturation_point, steady
     from .scheduler import MoveKind, Plan, Scheduler, Sequence, TokenChunk
     from .simulator import Outcome, Served, percentile, simulate
-    from .step_time import FittedStep, Roofline, StepTime
+    from .step_time import FittedStep, Roofline, SpeculativeStep, StepTime
 
 
 __getattr__ = lazy(__name__)

@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import torch
 from transformers import PreTrainedModel
 
-from ..paging.attention import KVPool, PagedInputs, paged_model
+from ...catalog.errors import WorkbookError
+from ..paging.attention import KVPool
 from ..paging.completions import Completion, refusal, token_ids
 from .arrivals import Arrival, require_in_order
-from .packed import PackedTables, packed
+from .drafting import Drafter, agreed
+from .packed import PackedRow, packed_forward
 from .policy import Policy
 from .scheduler import MoveKind, Plan, Scheduler, Sequence
 
@@ -29,7 +30,8 @@ class ScheduledEngine:
     """Serves `model` from `blocks` blocks of `block_size` tokens under `policy`; the tokens are those of `generate`.
 
     One thread at a time. `clock` gives seconds: `time.process_time` leaves out what else the machine does. `history`
-    keeps the plan and the time of each step where `keep_history` is set.
+    keeps the plan and the time of each step where `keep_history` is set. With a `draft` model and `policy.drafts` a
+    step checks that many proposals for each sequence that decodes.
     """
 
     def __init__(
@@ -42,11 +44,16 @@ class ScheduledEngine:
         prefix: bool = True,
         clock: Callable[[], float] = time.perf_counter,
         keep_history: bool = False,
+        draft: PreTrainedModel | None = None,
     ) -> None:
         self.model, self.clock = model, clock
         self.scheduler = Scheduler(policy or Policy(), blocks, block_size, prefix, host_blocks)
         self.scheduler.more_to_come = False
         self.pool = KVPool(blocks, block_size, host_blocks)
+        if (draft is None) != (self.scheduler.policy.drafts == 0):
+            what = f"{self.scheduler.policy.drafts} drafts {'without' if draft is None else 'with'} a draft model"
+            raise WorkbookError(what, "both or neither", "pass draft=small_model and Policy(drafts=4)")
+        self.drafter = Drafter(draft, model, self.scheduler.manager, host_blocks) if draft is not None else None
         self.forwards = 0
         self.keep_history = keep_history
         self.history: list[TimedPlan] = []
@@ -58,6 +65,11 @@ class ScheduledEngine:
     def now(self) -> float:
         """Seconds since the engine was made."""
         return self.clock() - self.started
+
+    @property
+    def pools(self) -> list[KVPool]:
+        """The large model's keys and values, and a draft model's."""
+        return [self.pool, self.drafter.pool] if self.drafter else [self.pool]
 
     @property
     def busy(self) -> bool:
@@ -83,7 +95,8 @@ class ScheduledEngine:
         """One plan, one forward. Returns the sequences that got a token; none if nobody may run yet."""
         plan = self.scheduler.schedule(self.now)
         for kind, copies in plan.moves:
-            (self.pool.swap_out if kind is MoveKind.SWAP_OUT else self.pool.swap_in)(list(copies))
+            for pool in self.pools:
+                (pool.swap_out if kind is MoveKind.SWAP_OUT else pool.swap_in)(list(copies))
         if not plan.chunks:
             return []
         before, generates = self.clock(), self.scheduler.generates(plan)
@@ -109,26 +122,15 @@ class ScheduledEngine:
                 time.sleep(0.0005)
         return made
 
-    @torch.no_grad()
-    def _forward(self, plan: Plan) -> dict[Sequence, int]:
-        """The best next token after each chunk; of unfinished prompts nobody reads it."""
-        chunks, manager = plan.chunks, self.scheduler.manager
-        where = PackedTables(
-            tuple(tuple(manager.tables[chunk.sequence]) for chunk in chunks),
-            tuple(chunk.context for chunk in chunks),
-            tuple(chunk.tokens for chunk in chunks),
-            manager.block_size,
-            self.model.device,
-        )
-        ids = [token for c in chunks for token in c.sequence.ids[c.context - c.tokens : c.context]]
+    def _forward(self, plan: Plan) -> dict[Sequence, tuple[int, ...]]:
+        """The next tokens after each chunk; of unfinished prompts nobody reads them."""
+        proposed = self.drafter.propose(plan) if self.drafter else {}
+        guesses = [proposed.get(chunk.sequence, ()) for chunk in plan.chunks]
+        rows = []
+        for chunk, guessed in zip(plan.chunks, guesses, strict=True):
+            ids = (*chunk.sequence.ids, *guessed)[chunk.context - chunk.tokens : chunk.context]
+            rows.append(PackedRow(chunk.sequence, ids, chunk.context, wanted=1 + chunk.drafts))
         self.forwards += 1
-        with paged_model(self.model):
-            logits = self.model(
-                input_ids=torch.tensor([ids], device=self.model.device),
-                position_ids=where.positions(len(ids)),
-                use_cache=False,
-                logits_to_keep=where.last,
-                paged=PagedInputs(self.pool, where, packed),
-            ).logits[0]
-        best = logits.argmax(-1).tolist()
-        return {chunk.sequence: token for chunk, token in zip(chunks, best, strict=True)}
+        best = packed_forward(self.model, self.pool, self.scheduler.manager, rows)
+        answers = zip(plan.chunks, guesses, best, strict=True)
+        return {chunk.sequence: agreed(guessed, tokens) for chunk, guessed, tokens in answers}

@@ -6,13 +6,16 @@ Shapes: tokens of all sequences T, query heads H, key heads K, head dim D. With 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
-from ..paging.attention import BlockTables, gathered
+from ..paging.attention import BlockTables, KVPool, PagedInputs, gathered, paged_model
+from ..paging.blocks import BlockManager
 
 
 @dataclass(frozen=True)
@@ -25,10 +28,10 @@ class PackedTables:
     block_size: int
     device: torch.device
 
-    @property
-    def last(self) -> Tensor:
-        """Places in the packed row of each sequence's last token, [sequences]."""
-        return torch.tensor(list(accumulate(self.new)), device=self.device) - 1
+    def last(self, counts: Sequence[int]) -> Tensor:
+        """Places in the packed row of each sequence's last `counts` tokens, in order, [sum of counts]."""
+        ends = zip(accumulate(self.new), counts, strict=True)
+        return torch.tensor([at for end, count in ends for at in range(end - count, end)], device=self.device)
 
     def positions(self, new: int) -> Tensor:
         """Positions of the tokens in their own sequences, [1, T]; `new` is T."""
@@ -69,3 +72,38 @@ def packed(
         found = gathered(rows, keys, values, where.rows(members), scale, window)
         out[0][:, columns] = found.transpose(0, 1)
     return out
+
+
+@dataclass(frozen=True)
+class PackedRow:
+    """Tokens `ids` of the sequence that the manager knows as `owner`, of which `context` then have keys and values."""
+
+    owner: object
+    ids: tuple[int, ...]
+    context: int
+    wanted: int = 1  # of its last tokens the best next one is asked
+
+
+@torch.no_grad()
+def packed_forward(
+    model: PreTrainedModel, pool: KVPool, manager: BlockManager, rows: Sequence[PackedRow]
+) -> list[tuple[int, ...]]:
+    """The best next token after each of the last `wanted` tokens of every row, by one forward over all of them."""
+    where = PackedTables(
+        tuple(tuple(manager.tables[row.owner]) for row in rows),
+        tuple(row.context for row in rows),
+        tuple(len(row.ids) for row in rows),
+        manager.block_size,
+        model.device,
+    )
+    ids = [token for row in rows for token in row.ids]
+    with paged_model(model):
+        logits = model(
+            input_ids=torch.tensor([ids], device=model.device),
+            position_ids=where.positions(len(ids)),
+            use_cache=False,
+            logits_to_keep=where.last([row.wanted for row in rows]),
+            paged=PagedInputs(pool, where, packed),
+        ).logits[0]
+    best = iter(logits.argmax(-1).tolist())
+    return [tuple(next(best) for _ in range(row.wanted)) for row in rows]

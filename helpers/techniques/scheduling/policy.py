@@ -20,6 +20,8 @@ class Policy:
     longer than `max_wait_s` to begin; "continuous" admits before every step.
     `token_budget`: the most tokens that one step computes, prefill and decode together; a prompt is cut into chunks
     that fit (vLLM V1: `max_num_batched_tokens`). None: a prompt is computed whole, and in a step without decodes.
+    `drafts`: proposals of a smaller model that each sequence that decodes has checked in one step, on top of its own
+    token. Fewer near the answer's end, where the budget ends, and none where no block is free for them.
     `max_prefill_tokens`: how many tokens of such whole prompts share a step. None: of all that fit into the pool.
     `order` among those who wait: "fcfs" by arrival, "priority" by the smaller number, "shortest" by prompt and answer
     (an oracle: no service knows the answer's length), "fair" by how many tokens the user has had.
@@ -37,6 +39,7 @@ class Policy:
     preemption: str = "recompute"
     aging_s: float | None = None
     max_wait_s: float = 0.1
+    drafts: int = 0
 
     def __post_init__(self) -> None:
         require_name("batching", self.batching, BATCHING)
@@ -44,6 +47,7 @@ class Policy:
         require_name("admission", self.admission, ADMISSION)
         require_name("preemption", self.preemption, PREEMPTION)
         require_whole("max_running", self.max_running)
+        require_whole("drafts", self.drafts, 0, most=64, do="pass drafts=0 where nobody proposes")
         for name in ("max_wait_s", "aging_s"):
             if getattr(self, name) is not None:
                 require_number(

@@ -69,11 +69,15 @@ class MoveKind(Enum):
 
 @dataclass(frozen=True)
 class TokenChunk:
-    """The next `tokens` tokens of `sequence`; they attend to `context` tokens, themselves included."""
+    """The next `tokens` tokens of `sequence`; they attend to `context` tokens, themselves included.
+
+    The last `drafts` of them are proposals: what they are, a smaller model says before the step.
+    """
 
     sequence: Sequence
     tokens: int
     context: int
+    drafts: int = 0
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,18 @@ class Plan:
     def moved_blocks(self) -> int:
         return sum(len(copies) for _, copies in self.moves)
 
+    def drafting(self) -> list[Plan]:
+        """What a smaller model computes before this step: the same without proposals, then a token for each of them.
+
+        The last proposal is computed by nobody but the large model, so four proposals are four forwards.
+        """
+        known = [TokenChunk(c.sequence, c.tokens - c.drafts, c.context - c.drafts) for c in self.chunks]
+        rounds = [Plan(tuple(known), self.moves, self.block_size)]
+        for at in range(1, max((chunk.drafts for chunk in self.chunks), default=0)):
+            guessing = [chunk for chunk in self.chunks if chunk.drafts > at]
+            rounds.append(Plan(tuple(TokenChunk(c.sequence, 1, c.context - c.drafts + at) for c in guessing)))
+        return rounds
+
 
 class Scheduler:
     """`policy` over `blocks` blocks of `block_size` tokens. Call `submit`, then `schedule` and `complete` in turn.
@@ -125,6 +141,7 @@ class Scheduler:
         self.more_to_come = True  # a static batch waits to be full; set to False when nobody else will come
         self._moves: list[tuple[MoveKind, tuple[Copy, ...]]] = []
         self.submitted = 0
+        self.proposed = self.accepted = 0  # tokens of a smaller model: checked, and found right
 
     def submit(
         self, prompt: Iterable[int], new_tokens: int, at_s: float = 0.0, user: str = "", priority: int = 0
@@ -157,27 +174,47 @@ class Scheduler:
         return Plan(tuple(chunks), tuple(self._moves), self.manager.block_size)
 
     def complete(
-        self, plan: Plan, tokens: Mapping[Sequence, int], now: float, ends: frozenset[int] = frozenset()
+        self,
+        plan: Plan,
+        tokens: Mapping[Sequence, int | tuple[int, ...]],
+        now: float,
+        ends: frozenset[int] = frozenset(),
     ) -> None:
-        """`plan` was computed by `now`, and gave `tokens` to the sequences of which nothing was left to compute."""
+        """`plan` was computed by `now`, and gave `tokens` to the sequences of which nothing was left to compute.
+
+        One token, or the proposals that were right and the one after them. What is behind the answer's end is dropped.
+        """
         for chunk in plan.chunks:
             sequence = chunk.sequence
             if sequence.done:  # cancelled meanwhile
                 continue
-            sequence.computed = chunk.context
+            sequence.computed = chunk.context - chunk.drafts
             if self.policy.order == "fair":  # a count for each user who ever asked
                 self.served[sequence.user] += chunk.tokens
-            if self.prefix and chunk.tokens > 1:
+            if self.prefix and chunk.tokens - chunk.drafts > 1:
                 self.prefix.insert(sequence, sequence.ids[: sequence.computed])
             if sequence in tokens:
-                sequence.tokens.append(tokens[sequence])
-                sequence.times.append(now)
-                if len(sequence.tokens) == sequence.new_tokens or tokens[sequence] in ends:
-                    self._finish(sequence)
+                given = tokens[sequence]
+                self._take(chunk, given if isinstance(given, tuple) else (given,), now, ends)
+
+    def _take(self, chunk: TokenChunk, given: tuple[int, ...], now: float, ends: frozenset[int]) -> None:
+        """Up to the answer's end; blocks that only wrong proposals filled are given back."""
+        sequence = chunk.sequence
+        self.proposed, self.accepted = self.proposed + chunk.drafts, self.accepted + len(given) - 1
+        for token in given:
+            sequence.tokens.append(token)
+            sequence.times.append(now)
+            if len(sequence.tokens) == sequence.new_tokens or token in ends:
+                sequence.computed = sequence.known - 1
+                self._finish(sequence)
+                return
+        sequence.computed = sequence.known - 1
+        if chunk.drafts:
+            self.manager.truncate(sequence, sequence.computed)
 
     def generates(self, plan: Plan) -> list[Sequence]:
         """The sequences that `plan` gives a token: after it nothing of them is left to compute."""
-        return [c.sequence for c in plan.chunks if c.context == c.sequence.known]
+        return [c.sequence for c in plan.chunks if c.context - c.drafts == c.sequence.known]
 
     def cancel(self, sequence: Sequence) -> None:
         """Nobody wants the answer any more: its blocks are free at once. Nothing happens to one that is done."""
@@ -207,13 +244,23 @@ class Scheduler:
 
     def _continue(self, now: float, budget: int | None) -> list[TokenChunk]:
         """The next tokens of those who run, the most urgent first, so that nobody is preempted who has his chunk."""
-        chunks, left = [], budget
+        chunks, left, behind = [], budget, len(self.running)
         for sequence in sorted(self.running, key=lambda running: self.urgency(running, now)):
-            tokens = sequence.uncomputed if left is None else min(sequence.uncomputed, left)
+            tokens, behind = sequence.uncomputed if left is None else min(sequence.uncomputed, left), behind - 1
+            drafts = self._drafts(sequence, None if left is None else left - tokens - behind) if tokens else 0
+            tokens += drafts
             if tokens and self._make_room(sequence, tokens, now):
-                chunks.append(TokenChunk(sequence, tokens, sequence.computed + tokens))
+                chunks.append(TokenChunk(sequence, tokens, sequence.computed + tokens, drafts))
                 left = None if left is None else left - tokens
         return chunks
+
+    def _drafts(self, sequence: Sequence, left: int | None) -> int:
+        """Proposals to check beside its one token, as far as its answer can use them; nobody is preempted for them."""
+        if not self.policy.drafts or sequence.uncomputed != 1:
+            return 0
+        useful = sequence.new_tokens - len(sequence.tokens) - 1
+        drafts = max(0, min(self.policy.drafts, useful, useful if left is None else left))
+        return drafts if self.manager.has(self.manager.needed(sequence, 1 + drafts)) else 0
 
     def _make_room(self, sequence: Sequence, tokens: int, now: float) -> bool:
         """Take the blocks for `tokens` more; the least urgent give way, and at worst that is `sequence` itself."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections import deque
 from collections.abc import Iterable
 from collections.abc import Sequence as Row
@@ -62,6 +63,8 @@ class Outcome:
     computed_tokens: int  # with what was computed again
     peak_blocks: int
     peak_running: int
+    proposed: int = 0  # tokens of a small model that were checked
+    accepted: int = 0
 
     @property
     def new_tokens(self) -> int:
@@ -101,7 +104,8 @@ def percentile(values: Iterable[float], share: float) -> float:
 class Server:
     """One simulated replica: a scheduler, and the time on its clock. `run(until)` serves what comes before.
 
-    A step that has begun is finished, so the clock may stand behind `until` afterwards.
+    A step that has begun is finished, so the clock may stand behind `until` afterwards. Where `policy.drafts` are
+    checked, each is right with probability `acceptance`, drawn by `seed`; behind the first wrong one none counts.
     """
 
     def __init__(
@@ -112,7 +116,12 @@ class Server:
         block_size: int = 16,
         prefix: bool = False,
         host_blocks: int = 0,
+        acceptance: float = 0.0,
+        seed: int = 0,
     ) -> None:
+        if not 0 <= acceptance <= 1:
+            raise WorkbookError(f"acceptance is {acceptance!r}", "a share from 0 to 1", "pass acceptance=0.7")
+        self.acceptance, self.dice = acceptance, random.Random(seed)
         self.scheduler = Scheduler(policy, blocks, block_size, prefix, host_blocks)
         self.step_time = step_time
         self.now = 0.0
@@ -145,7 +154,8 @@ class Server:
             return False
         self.now += self.step_time.seconds(plan)
         self.peak_blocks = max(self.peak_blocks, self.scheduler.manager.blocks - len(self.scheduler.manager.free))
-        tokens = {one: int(len(one.tokens) + 1 == self.open[one]) for one in self.scheduler.generates(plan)}
+        drafts = {chunk.sequence: chunk.drafts for chunk in plan.chunks}
+        tokens = {one: self._tokens(one, drafts[one]) for one in self.scheduler.generates(plan)}
         self.scheduler.complete(plan, tokens, self.now, ends=frozenset({1}))
         self.steps, self.computed_tokens = self.steps + 1, self.computed_tokens + plan.new_tokens
         self.peak_running = max(self.peak_running, len(plan.chunks))
@@ -153,9 +163,16 @@ class Server:
         self.open = {sequence: answer for sequence, answer in self.open.items() if not sequence.done}
         return True
 
+    def _tokens(self, sequence: Sequence, drafts: int) -> tuple[int, ...]:
+        """As many as are accepted and one more: 1 where the answer ends, else 0."""
+        right = next((at for at in range(drafts) if self.dice.random() >= self.acceptance), drafts)
+        left = self.open[sequence] - len(sequence.tokens)
+        return tuple(int(at == left) for at in range(1, right + 2))
+
     def outcome(self) -> Outcome:
-        counts = self.computed_tokens, self.peak_blocks, self.peak_running
-        return Outcome(tuple(self.served), self.steps, self.now, *counts)
+        peaks = self.peak_blocks, self.peak_running
+        guessed = self.scheduler.proposed, self.scheduler.accepted
+        return Outcome(tuple(self.served), self.steps, self.now, self.computed_tokens, *peaks, *guessed)
 
 
 def simulate(
@@ -167,10 +184,15 @@ def simulate(
     prefix: bool = False,
     host_blocks: int = 0,
     concurrency: int | None = None,
+    acceptance: float = 0.0,
+    seed: int = 0,
 ) -> Outcome:
-    """Serve `arrivals`. With `concurrency` their times are ignored: so many clients each wait for their last answer."""
+    """Serve `arrivals`, as `Server` does.
+
+    With `concurrency` their times are ignored: so many clients each wait for their last answer.
+    """
     require_in_order(arrivals)
-    server = Server(policy, step_time, blocks, block_size, prefix, host_blocks)
+    server = Server(policy, step_time, blocks, block_size, prefix, host_blocks, acceptance, seed)
     if concurrency is not None:
         return _closed_loop(arrivals, server, require_whole("concurrency", concurrency))
     for arrival in arrivals:

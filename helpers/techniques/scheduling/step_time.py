@@ -91,6 +91,18 @@ class Roofline:
         return (plan.new_tokens * self.flops_per_token + plan.pairs * self.flops_per_pair) / self.flops_per_s
 
 
+@dataclass(frozen=True)
+class SpeculativeStep:
+    """`target` checks what `draft` proposed: the small model's forwards come first, one for each proposal."""
+
+    target: StepTime
+    draft: StepTime
+
+    def seconds(self, plan: Plan) -> float:
+        """The small model reads every prompt, too: it has keys and values of its own."""
+        return self.target.seconds(plan) + sum(map(self.draft.seconds, plan.drafting()))
+
+
 def kv_values_per_token(model: ModelShape) -> int:
     """Values that one token adds to the cache, over all layers. Llama-3-8B: 65,536."""
     return sum(layer.attention.kv_values_per_token for layer in model.layers)
