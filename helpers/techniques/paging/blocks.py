@@ -146,6 +146,16 @@ class BlockManager:
             self._drop(block)
         return moves
 
+    def receive(self, sequence: Hashable, tokens: int) -> list[int]:
+        """Host blocks for a sequence of `tokens` tokens that was computed elsewhere; `swap_in` brings it here."""
+        new_sequence(sequence, self.lengths)
+        needed = self.blocks_for(require_whole("tokens", tokens))
+        if needed > len(self.host_free):
+            raise OutOfBlocksError(f"receiving sequence {sequence!r}", needed, len(self.host_free), where="host")
+        self.host_tables[sequence] = [self.host_free.popleft() for _ in range(needed)]
+        self.lengths[sequence] = tokens
+        return self.host_tables[sequence]
+
     def swap_in(self, sequence: Hashable) -> list[Copy]:
         """Back into blocks of its own; returns (host, device) pairs to copy. What was shared before no longer is."""
         known(sequence, self.host_tables)

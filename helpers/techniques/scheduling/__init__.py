@@ -7,7 +7,8 @@
 
 `policy` is what may be chosen, `scheduler` the algorithm; `simulator` and `engine` both drive it, one with a
 `step_time`, the other with a model; `saturation` is the steady state in closed form. `arrivals` are what comes,
-`batching` counts padding, `routing` chooses a replica; `nim` is a published table, and what is predicted for it.
+`batching` counts padding, `routing` chooses a replica, `disaggregated` computes prompts elsewhere, `drafting` proposes
+tokens; `nim` is a published table, and what is predicted for it.
 """
 
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from ...catalog.lazy import lazy
 
 if TYPE_CHECKING:
     from .arrivals import Arrival, at_once, bursts, limited, mixed, poisson, scaled
+    from .disaggregated import Disaggregated, Instance, KVLink, Transfer, simulate_disaggregated
     from .drafting import Drafter, agreed
     from .engine import ScheduledEngine, TimedPlan
     from .packed import PackedTables, packed

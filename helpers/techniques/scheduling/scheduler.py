@@ -162,6 +162,18 @@ class Scheduler:
         self.waiting.append(sequence)
         return sequence
 
+    def receive(self, prefilled: Sequence, new_tokens: int) -> Sequence:
+        """Queue a request that another instance has prefilled: its keys and values are in host blocks of this one now.
+
+        It waits for room on the device as one that was swapped out, and goes on with its second token.
+        """
+        who = prefilled.at_s, prefilled.user, prefilled.priority
+        sequence = self.submit(prefilled.prompt, new_tokens, *who)
+        sequence.tokens, sequence.times = list(prefilled.tokens), list(prefilled.times)
+        sequence.computed, sequence.swapped = len(sequence.prompt), True
+        self.manager.receive(sequence, sequence.computed)
+        return sequence
+
     def schedule(self, now: float) -> Plan:
         """Who computes what in the step that begins at `now`. Takes the blocks for it, and preempts for them."""
         self._moves = []

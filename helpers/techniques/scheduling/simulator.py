@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from ...catalog.errors import WorkbookError, require_whole
 from .arrivals import Arrival, require_in_order
 from .policy import Policy
-from .scheduler import Scheduler, Sequence
+from .scheduler import Plan, Scheduler, Sequence
 from .step_time import StepTime
 
 
@@ -138,10 +138,22 @@ class Server:
         self.open[new] = request.new_tokens
         return new
 
+    def receive(self, prefilled: Sequence, answer: int, at_s: float) -> Sequence:
+        """A request that another instance has prefilled is there from `at_s` on."""
+        if not self.open:
+            self.now = max(self.now, at_s)
+        new = self.scheduler.receive(prefilled, answer)
+        self.open[new] = answer
+        return new
+
+    def wakes_at(self) -> float | None:
+        """When somebody who cannot begin now may; None if that needs somebody else to come."""
+        return self.scheduler.wakes_at()
+
     def run(self, until: float = math.inf) -> None:
         while self.open and self.now < until:
             if not self.step():  # nothing can begin before somebody comes, or a batch's patience ends
-                wakes = self.scheduler.wakes_at()
+                wakes = self.wakes_at()
                 then = until if wakes is None else min(wakes, until)
                 if then == math.inf:
                     return
@@ -153,6 +165,7 @@ class Server:
         if not plan.chunks and not plan.moves:
             return False
         self.now += self.step_time.seconds(plan)
+        self.computed(plan)
         self.peak_blocks = max(self.peak_blocks, self.scheduler.manager.blocks - len(self.scheduler.manager.free))
         drafts = {chunk.sequence: chunk.drafts for chunk in plan.chunks}
         tokens = {one: self._tokens(one, drafts[one]) for one in self.scheduler.generates(plan)}
@@ -162,6 +175,9 @@ class Server:
         self.served += [Served.of(sequence) for sequence in self.open if sequence.done]
         self.open = {sequence: answer for sequence, answer in self.open.items() if not sequence.done}
         return True
+
+    def computed(self, plan: Plan) -> None:
+        """`plan` was computed by `now`, and nobody has been told yet."""
 
     def _tokens(self, sequence: Sequence, drafts: int) -> tuple[int, ...]:
         """As many as are accepted and one more: 1 where the answer ends, else 0."""

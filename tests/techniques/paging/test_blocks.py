@@ -270,3 +270,28 @@ TestOperations = Operations.TestCase
 TestOperations.settings = settings(max_examples=40, stateful_step_count=40)
 TestCollidingOperations = CollidingOperations.TestCase
 TestCollidingOperations.settings = settings(max_examples=25, stateful_step_count=40)
+
+
+def test_received_sequences_have_host_blocks_of_their_own():
+    manager = BlockManager(blocks=8, block_size=4, host_blocks=5)
+    first, second = manager.receive("a", 9), manager.receive("b", 8)
+    assert (len(first), len(second), len(set(first) | set(second))) == (3, 2, 5)
+    with pytest.raises(OutOfBlocksError, match="host"):
+        manager.receive("c", 1)
+    manager.swap_in("a")
+    assert (manager.lengths["a"], len(manager.tables["a"]), len(manager.host_free)) == (9, 3, 3)
+    manager.release("b")
+    assert len(manager.host_free) == 5
+
+
+def test_what_is_cut_off_gives_its_blocks_back():
+    manager = BlockManager(blocks=4, block_size=4)
+    manager.append("a", 13)
+    manager.fork("a", "b")
+    manager.truncate("a", 8)
+    assert (manager.lengths["a"], len(manager.tables["a"]), len(manager.free)) == (8, 2, 0)  # "b" has the others
+    manager.release("b")
+    assert len(manager.free) == 2
+    manager.truncate("a", 8)
+    with pytest.raises(WorkbookError, match="from 0 to 8"):
+        manager.truncate("a", 9)
