@@ -88,6 +88,9 @@ def block_by_block(
 ATTENTIONS = {"gathered": gathered, "block-by-block": block_by_block}
 
 
+SentCache = dict[int, tuple[Tensor, ...]]  # by layer: keys and values of a sequence's tokens
+
+
 class KVPool:
     """Keys and values of every layer, [blocks, block_size, key heads, head dim], on the device and on the host.
 
@@ -105,12 +108,28 @@ class KVPool:
 
     def write(self, layer: int, keys: Tensor, values: Tensor, slots: Tensor) -> None:
         """`keys` and `values` [rows, heads, new, dim] to `slots` [rows, new]."""
-        if layer not in self.layers:
-            self.layers[layer] = self._empty(keys, values, self.blocks, keys.device)
-            if self.host_blocks:
-                self.host[layer] = self._empty(keys, values, self.host_blocks, torch.device("cpu"))
+        self._make(layer, keys, values)
         for pool, states in zip(self.layers[layer], (keys, values), strict=True):
             pool.flatten(0, 1)[slots.flatten()] = states.transpose(1, 2).flatten(0, 1)
+
+    def read(self, table: list[int], tokens: int) -> SentCache:
+        """A copy of the first `tokens` tokens of a block table, each [tokens, key heads, head dim]."""
+        places = torch.tensor(table)
+        return {
+            layer: tuple(pool[places.to(pool.device)].flatten(0, 1)[:tokens] for pool in pair)
+            for layer, pair in self.layers.items()
+        }
+
+    def receive(self, blocks: list[int], cache: SentCache) -> None:
+        """What another pool has read, into host blocks of this one."""
+        for layer, (keys, values) in cache.items():
+            states = [
+                each.transpose(0, 1)[None] for each in (keys, values)
+            ]  # [1, heads, tokens, dim], as `write` has it
+            self._make(layer, *states)
+            for pool, each in zip(self.host[layer], (keys, values), strict=True):
+                places = torch.arange(len(each))
+                pool[torch.tensor(blocks)[places // self.block_size], places % self.block_size] = each.cpu()
 
     def copy(self, copies: list[Copy]) -> None:
         """Blocks within the device: what copy-on-write asks for."""
@@ -129,6 +148,13 @@ class KVPool:
         for layer in self.layers:
             for read, write in zip(source[layer], target[layer], strict=True):
                 write[list(targets)] = read[list(sources)].to(write.device)
+
+    def _make(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        if layer in self.layers:
+            return
+        self.layers[layer] = self._empty(keys, values, self.blocks, keys.device)
+        if self.host_blocks:
+            self.host[layer] = self._empty(keys, values, self.host_blocks, torch.device("cpu"))
 
     def _empty(self, keys: Tensor, values: Tensor, blocks: int, device: torch.device) -> tuple[Tensor, Tensor]:
         # zeros: a NaN in a slot nobody filled would come through the mask, as 0 times NaN

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from transformers import PreTrainedModel
 
 from ...catalog.errors import WorkbookError
-from ..paging.attention import KVPool
+from ..paging.attention import KVPool, SentCache
 from ..paging.completions import Completion, refusal, token_ids
 from .arrivals import Arrival, require_in_order
 from .drafting import Drafter, agreed
@@ -31,7 +31,8 @@ class ScheduledEngine:
 
     One thread at a time. `clock` gives seconds: `time.process_time` leaves out what else the machine does. `history`
     keeps the plan and the time of each step where `keep_history` is set. With a `draft` model and `policy.drafts` a
-    step checks that many proposals for each sequence that decodes.
+    step checks that many proposals for each sequence that decodes. `send` is called with each sequence that has its
+    first token and the cache of its prompt: for an engine that prefills for another one, whose `receive` takes them.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class ScheduledEngine:
         clock: Callable[[], float] = time.perf_counter,
         keep_history: bool = False,
         draft: PreTrainedModel | None = None,
+        send: Callable[[Sequence, SentCache], object] | None = None,
     ) -> None:
         self.model, self.clock = model, clock
         self.scheduler = Scheduler(policy or Policy(), blocks, block_size, prefix, host_blocks)
@@ -54,6 +56,7 @@ class ScheduledEngine:
             what = f"{self.scheduler.policy.drafts} drafts {'without' if draft is None else 'with'} a draft model"
             raise WorkbookError(what, "both or neither", "pass draft=small_model and Policy(drafts=4)")
         self.drafter = Drafter(draft, model, self.scheduler.manager, host_blocks) if draft is not None else None
+        self.send = send
         self.forwards = 0
         self.keep_history = keep_history
         self.history: list[TimedPlan] = []
@@ -87,6 +90,15 @@ class ScheduledEngine:
             raise refused
         return self.scheduler.submit(ids, new_tokens, self.now if at_s is None else at_s, user, priority)
 
+    def receive(self, prefilled: Sequence, cache: SentCache, new_tokens: int) -> Sequence:
+        """Queue a request whose prompt another engine has computed: `cache` goes to host blocks, its tokens go on here.
+
+        OutOfBlocksError if `host_blocks` have no room for it.
+        """
+        sequence = self.scheduler.receive(prefilled, new_tokens)
+        self.pool.receive(self.scheduler.manager.host_tables[sequence], cache)
+        return sequence
+
     def cancel(self, sequence: Sequence) -> None:
         """Between two steps: its blocks are free at once."""
         self.scheduler.cancel(sequence)
@@ -103,7 +115,12 @@ class ScheduledEngine:
         best = self._forward(plan)
         if self.keep_history:
             self.history.append(TimedPlan(plan, self.clock() - before))
+        manager = self.scheduler.manager
+        first = {one: list(manager.tables[one]) for one in generates if self.send and not one.tokens}
         self.scheduler.complete(plan, {one: best[one] for one in generates}, self.now, self.ends)
+        for sequence, table in first.items():  # whose blocks may be free by now, and nobody has written to them
+            if self.send:
+                self.send(sequence, self.pool.read(table, len(sequence.prompt)))
         return generates
 
     def run(self, arrivals: Iterable[Arrival], timed: bool = False) -> list[Sequence]:

@@ -1,5 +1,6 @@
 """Prompts on one instance, tokens on another: by hand for one request, and for a trace what must hold for any."""
 
+import copy
 import random
 
 import pytest
@@ -7,17 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.catalog import WorkbookError
-from helpers.techniques.paging import Request
+from helpers.techniques.paging import OutOfBlocksError, Request
 from helpers.techniques.scheduling import (
     Arrival,
     Instance,
     KVLink,
     Policy,
+    ScheduledEngine,
     at_once,
     poisson,
     simulate,
     simulate_disaggregated,
 )
+from tests.techniques.kv_cache.models import tiny
+
+from .test_engine import answered
 
 SLOW = KVLink(bytes_per_token=10, bytes_per_s=20.0)  # half a second a token
 FAST = KVLink(bytes_per_token=10, bytes_per_s=1e12)
@@ -136,3 +141,38 @@ def test_every_request_is_served_in_order_of_its_clock(seed, budget, batching, p
 def test_bad_links_say_what_to_do(link, words):
     with pytest.raises(WorkbookError, match=words):
         KVLink(**{"bytes_per_token": 10, "bytes_per_s": 1.0, **link})
+
+
+@pytest.mark.parametrize("family", ["llama-gqa", "llama-mqa"])
+def test_two_engines_give_the_tokens_of_one_and_send_what_the_simulator_sends(family):
+    """Prompts on one real engine, the rest on another: tokens of `generate`; steps and bytes as simulated."""
+    net = copy.deepcopy(tiny(family))
+    net.generation_config.eos_token_id = None
+    answers = [one for one in answered(net, seed=2) if one[1] > 1]
+    sent, made = [], []
+    decode = ScheduledEngine(net, 60, Policy(), 4, host_blocks=80, prefix=False)
+
+    def send(sequence, cache):
+        sent.append(sum(part.nbytes for pair in cache.values() for part in pair))
+        made.append(decode.receive(sequence, cache, answers[sequence.number][1]))
+
+    prefill = ScheduledEngine(net, 100, Policy(), 4, prefix=False, send=send)
+    prefill.run(at_once(Request(prompt, (0,)) for prompt, *_ in answers))
+    while decode.busy:
+        decode.step()
+    assert [sequence.tokens for sequence in made] == [tokens for *_, tokens in answers]
+    a_token = 2 * sum(pool[0].shape[2] * pool[0].shape[3] * 4 for pool in decode.pool.layers.values())
+    requests = at_once(Request(prompt, (0,) * new) for prompt, new, _ in answers)
+    ends = Instance(Policy(), Seconds(1.0), 100, 4), Instance(Policy(), Seconds(1.0), 60, 4)
+    told = simulate_disaggregated(requests, *ends, KVLink(a_token, 1e30))
+    assert [transfer.tokens * a_token for transfer in told.transfers] == sent
+    assert (told.prefill.steps, told.decode.steps) == (prefill.forwards, decode.forwards)
+    assert len(decode.scheduler.manager.host_free) == 80
+
+
+def test_an_engine_without_room_on_its_host_says_so():
+    net = tiny("llama-gqa")
+    decode = ScheduledEngine(net, 60, Policy(), 4, host_blocks=1)
+    prefill = ScheduledEngine(net, 60, Policy(), 4, send=lambda sequence, cache: decode.receive(sequence, cache, 4))
+    with pytest.raises(OutOfBlocksError, match="host"):
+        prefill.run(at_once([Request((1,) * 8, (0,))]))
