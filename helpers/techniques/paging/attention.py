@@ -123,10 +123,7 @@ class KVPool:
     def receive(self, blocks: list[int], cache: SentCache) -> None:
         """What another pool has read, into host blocks of this one."""
         for layer, (keys, values) in cache.items():
-            states = [
-                each.transpose(0, 1)[None] for each in (keys, values)
-            ]  # [1, heads, tokens, dim], as `write` has it
-            self._make(layer, *states)
+            self._make(layer, *(each.transpose(0, 1)[None] for each in (keys, values)))  # laid as `write` has them
             for pool, each in zip(self.host[layer], (keys, values), strict=True):
                 places = torch.arange(len(each))
                 pool[torch.tensor(blocks)[places // self.block_size], places % self.block_size] = each.cpu()
