@@ -142,7 +142,7 @@ def writing(
 
 
 def lab() -> bytes | None:
-    """Where a grader asks just now, the lab's own code, marshalled; None otherwise.
+    """Where a grader asks just now, the lab's own code and a guard's `read`, marshalled; None otherwise.
 
     What is asked on ranks is watched there too, and there too the lab's own code may do what an answer may not.
     """

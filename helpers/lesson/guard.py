@@ -28,6 +28,7 @@ import sys
 import traceback
 from _thread import get_ident as _thread_of
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from resource import RLIMIT_FSIZE, getrlimit, setrlimit
 from sys import _getframe as _frame_at
 from sys import audit
@@ -114,17 +115,22 @@ UNCOUNTED = "{} is not for answers: what they keep is counted in memory. Cells o
 
 
 class Guard(NamedTuple):
-    """`asking()` is the time in which it refuses, `told()` what was reached for, in words; `ours` hears of our code."""
+    """`asking()` is the time in which it refuses, `told()` what was reached for, in words; `ours` hears of our code.
+
+    `read` is the code of libraries that it has read, for a guard in another process.
+    """
 
     asking: Callable[[], contextlib.AbstractContextManager[None]]
     told: Callable[[], list[str]]
     ours: Callable[[CodeType, dict[str, Any]], None]
+    read: Mapping[str, Codes]
 
 
-def guard(lab: Iterable[CodeType] = (), before: There | None = None) -> Guard:
+def guard(lab: Iterable[CodeType] = (), before: There | None = None, read: Mapping[str, Codes] | None = None) -> Guard:
     """From here on this process is watched, for good. Called once, before anything of a learner's runs.
 
-    A rank gets copies of the lab's own code: what equals `lab` counts as ours; and what was there `before`.
+    A rank gets copies of the lab's own code: what equals `lab` counts as ours; and what was there `before`. `read` is
+    what another process, which the rank belongs to, has read of libraries' files.
     """
     if "torch" in sys.modules:
         for name in _LOOK_OF_OURS:  # what comes later is not ours
@@ -136,13 +142,16 @@ def guard(lab: Iterable[CodeType] = (), before: There | None = None) -> Guard:
         if isinstance(value, FunctionType) and value.__module__ in _COPIED:
             ours[name] = FunctionType(value.__code__, ours, name, value.__defaults__)
     adopt_orphans()
-    return ours["_guard"](lab, before or now_there(), ours["closer"](empty=before is not None))
+    read = read_ahead() if read is None else read
+    return ours["_guard"](lab, before or now_there(), ours["closer"](empty=before is not None), read)
 
 
-def _guard(copied: Iterable[CodeType], before: There, close_modes: Callable[[], None]) -> Guard:
+def _guard(
+    copied: Iterable[CodeType], before: There, close_modes: Callable[[], None], read: Mapping[str, Codes]
+) -> Guard:
     depth, texts, reached, looking = [0], [0], list[str](), set[int]()
     sockets, processes = list[ref](), set[int]()  # of what starts ranks
-    know = whose(copied, _CODES)
+    know = whose(copied, read)
     kept = {str(vars(one).get("__file__")): [_as_it_is(one)] for one in _modules_of_ours()}
     also = [_as_it_is(holder) for holder in _UNCHANGED]
     _make_loud()
@@ -221,7 +230,7 @@ def _guard(copied: Iterable[CodeType], before: There, close_modes: Callable[[], 
         know.learn(code, names)
 
     sys.addaudithook(heard)
-    return Guard(sealed(asking), sealed(lambda: list(dict.fromkeys(reached))), sealed(ours))
+    return Guard(sealed(asking), sealed(lambda: list(dict.fromkeys(reached))), sealed(ours), read)
 
 
 def _may_see(word: str, frame: FrameType | None, know: Whose) -> bool:
@@ -317,8 +326,12 @@ def _loud(event: str, function: Callable) -> Callable:
     return heard
 
 
-def _read_ahead() -> dict[str, Codes]:
-    """The code of what looks at frames: read while nothing is asked, for what is read takes memory."""
+@cache
+def read_ahead() -> dict[str, Codes]:
+    """The code of what looks at frames: read while nothing is asked, for what is read takes memory. It takes 0.1 s.
+
+    Kernels are forked from a process that has read it, and ranks get what their kernel has.
+    """
     files = [f"{OURS}{name.replace('.', os.sep)}.py" for name in _LOOK_OF_OURS]
     names = {"ctypes/__init__.py", modes.STACK, *(file for file, _ in _LOOKS | _PASS_ON)}
     files += [os.path.join(folder, *name.split("/")) for folder in PATHS for name in names]
@@ -326,4 +339,3 @@ def _read_ahead() -> dict[str, Codes]:
 
 
 _COPIED = (__name__, genuine.__name__, modes.__name__, stores.__name__)
-_CODES = _read_ahead()

@@ -120,7 +120,7 @@ class AskingKernel(IPythonKernel):
         if parts is None:
             return self._replied(RuntimeError("the answers have not begun"))
         answers, replaced = self._names, parts.restore()
-        lab = partial(marshal.dumps, self._codes)
+        lab = partial(marshal.dumps, (self._codes, dict(parts.guard.read)))
 
         def ask(before_each: Callable[[], object]) -> tuple[list[asking.Row], BaseException | None]:
             self._asking_names().update({name: answers[name] for name in names if name in answers})

@@ -30,7 +30,7 @@ from .isolation import SOCKETS, Limits, run_isolated
 LOOK_S = 0.25
 _OUT_OF_TIME = -signal.SIGXCPU & 0xFF  # the exit status of a keeper whose kernel that signal ended
 _ROUGHLY_BYTES = 2 << 30  # from here on it is worth counting exactly
-_GUARD = "helpers.lesson.guard"  # reads the code of libraries that look at frames, once for all kernels
+_GUARD = "helpers.lesson.guard"
 
 
 def main(control: Path, options: dict) -> None:
@@ -39,6 +39,7 @@ def main(control: Path, options: dict) -> None:
         linux.become(options["become"])
     linux.die_with_parent()
     _import([_GUARD, *options["modules"]])
+    sys.modules[_GUARD].read_ahead()  # the code of libraries that look at frames, once for all kernels
     if options["more"] and _harmless(options["more"]):
         _import(options["more"])
     gc.freeze()  # what is imported stays: no fork's garbage collector need copy its pages

@@ -96,7 +96,7 @@ def _init_process_group(call: int) -> None:
 def run_call(call: int, paths: list[str], serialized: bytes, lab: bytes | None = None) -> bytes:
     """Run a serialized (function, args, kwargs) and return a pickled Outcome. Never raises.
 
-    Where a grader asks, `lab` is the lab's code, and the rank is watched as the kernel is.
+    Where a grader asks, `lab` is the lab's code and what the kernel's guard has read; the rank is watched as it is.
     """
     import cloudpickle
 
@@ -115,7 +115,8 @@ def _watched(lab: bytes) -> contextlib.AbstractContextManager[None]:
     if "guard" not in _rank:
         from ..guard import guard
 
-        _rank["guard"] = guard(marshal.loads(lab), _rank.get("there"))
+        codes, read = marshal.loads(lab)
+        _rank["guard"] = guard(codes, _rank.get("there"), read)
     return _rank["guard"].asking()
 
 
