@@ -7,7 +7,7 @@
 matplotlib and ipywidgets are imported when something is drawn, not before.
 """
 
-from . import claims, job, tracebacks
+from . import claims, job, service, tracebacks
 from .asking import asked, reference
 from .choosing import choose, settle
 from .drawing import pareto, plots, rooflines, speeds
