@@ -23,8 +23,9 @@ def lazy(package: str) -> Callable[[str], object]:
         home = _homes(package).get(name)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = import_module(home, package)
-        value = getattr(module, name) if hasattr(module, name) else import_module(f"{home}.{name}", package)
+        own = not home.strip(".")  # a module of the package itself
+        module = None if own else import_module(home, package)
+        value = getattr(module, name) if hasattr(module, name) else import_module(f"{home.rstrip('.')}.{name}", package)
         setattr(sys.modules[package], name, value)
         return value
 

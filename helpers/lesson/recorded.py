@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..memory.accuracy.recordings import Entry, RecordedDevice, Recording, read_all
 from ..memory.breakdown import format_bytes
 from .units import percent, si, signed_percent
 
 if TYPE_CHECKING:
     from ..memory.accuracy.recorded import Answers
+    from ..memory.accuracy.recordings import Entry, RecordedDevice, Recording
 
 HEAD = f"  {'':<40}{'predicted by':<13}{'predicted':>12}{'recorded':>12}"
 
@@ -46,6 +46,8 @@ def recorded(experiment: str) -> tuple[Recorded, ...]:
 
     Raises WorkbookError for a recording that was damaged.
     """
+    from ..memory.accuracy.recordings import read_all
+
     every = ((recording, recording.of(experiment)) for recording in read_all())
     return tuple(Recorded(experiment, entries, recording) for recording, entries in every if entries)
 

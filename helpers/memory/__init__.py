@@ -22,8 +22,15 @@
 Each imports only what stands above it. All answer in the types of `breakdown`.
 """
 
-from . import budget, work
+from typing import TYPE_CHECKING
+
+from ..catalog.lazy import lazy
 from .breakdown import Breakdown, Moment, Part, Phase, Point, format_bytes, rounded
-from .serve import rank_weights, weights
-from .step import activations
-from .step.ranks import zero
+
+if TYPE_CHECKING:
+    from . import budget, work
+    from .serve import rank_weights, weights
+    from .step import activations
+    from .step.ranks import zero
+
+__getattr__ = lazy(__name__)
