@@ -55,6 +55,7 @@ SPINES = {
     "08": Spine(),
     "09": Spine(),
     "10": Spine(),
+    "11": Spine(),
 }
 
 

@@ -14,6 +14,7 @@ Parts = Mapping[str, int]  # bytes by part
 TOP, BAR, ROW, THIN = 46, 44, 34, 24  # where bars begin, the only bar, from one of several to the next, one of them
 ORDER = (*WEIGHTS, *PARTS, *ON_A_CARD)
 DARK = (
+    "scores",
     "parameters",
     "optimizer",
     "activations",
