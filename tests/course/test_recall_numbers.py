@@ -106,7 +106,7 @@ ANSWERS = [
     ("08", "From {:,.0f}. A weight's byte", lambda: offload.break_even_tokens(400e12, 25e9, "fp8-e4m3")),
     ("10", "2 × 3/4 of it: {:.0f} MiB.", lambda: 2 * 3 / 4 * 4_096 * model("llama-3.1-70b").hidden * 2 / MIB),
     ("10", "units, {:.0f} %.", lambda: float(100 * pipeline.bubble(pipeline.one_f_one_b(8, 56)))),
-    ("11", "{:.1f} GiB. One matrix", lambda: 10 * counts.Call(2048, heads=16, number_format="fp32").matrix_bytes / GIB),
+    ("11", "{:.0f} GiB, and 2 for the piece", lambda: counts.Call(16_384, heads=16).matrix_bytes / GIB),
     ("11", "The result is {:.0f}. Scaled", merged),
     ("11", "{:.1f}: the query and the output", lambda: counts.Call(4096).saved_bytes / MIB),
     ("11", "{}, where 256 keys would fill two", lambda: {3: "Three"}.get(window_tiles())),
