@@ -103,9 +103,9 @@ NUMBERS = [
     ("11", "11-state-ask", "cosine of 0.26", "{:.2f}", alike),
     ("11", "11-state-told", "are 512 KiB", "{:.0f}", lambda: HEADS * 128 * 128 * 4 / KIB),
     ("11", "11-state-ask", "caches 512 bytes", "{}", lambda: 2 * PROMPT.key_bytes // 32_768),
-    ("11", "do-this", "96 MiB of", "{:.0f}", lambda: 1024 * (profile_gib() - profile_gib(prefill_tokens=2_048))),
-    ("11", "do-this", "of 2.39 GiB", "{:.2f}", profile_gib),
-    ("11", "do-this", "4 GiB, all heads", "{:.0f}", lambda: 64 * 512 * 32_768 * 4 / GIB),  # llama.cpp's n_ubatch, FP32
+    ("11", "11-lines", "96 MiB of", "{:.0f}", lambda: 1024 * (profile_gib() - profile_gib(prefill_tokens=2_048))),
+    ("11", "11-lines", "of 2.39 GiB", "{:.2f}", profile_gib),
+    ("11", "11-lines", "4 GiB, all heads", "{:.0f}", lambda: 64 * 512 * 32_768 * 4 / GIB),  # llama.cpp's n_ubatch, FP32
     ("11", "decode-told", "heads: 64 bytes", "{}", lambda: 4 * HEADS * 2),
     ("11", "11-short", "Below 1,132 tokens", "{:,}", lambda: crosses(matrix_s, 0.1)),
     ("11", "11-short", "to 10,445 tokens", "{:,}", lambda: crosses(tiled_s, 0.1)),
