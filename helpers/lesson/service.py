@@ -49,7 +49,10 @@ def parts(setup: ServeSetup = SETUP, cards: int = CARDS) -> Breakdown:
     return Breakdown(held)
 
 
-def bars(title: str, rungs: Mapping[str, ServeSetup | Parts]) -> Card:
-    """One bar for each of `rungs`: what a setup needs of one card, or parts that are given."""
+def bars(title: str, rungs: Mapping[str, ServeSetup | Parts], scale_bytes: int = SCALE_BYTES) -> Card:
+    """One bar for each of `rungs`: what a setup needs of one card, or parts that are given.
+
+    `scale_bytes` is what the scale reaches, for a chapter whose pictures all need a longer one.
+    """
     rows = {name: parts(one) if isinstance(one, ServeSetup) else one for name, one in rungs.items()}
-    return stacked_bars(title, rows, {"H100 80 GB:": CARD.capacity_bytes}, "", SCALE_BYTES, NAMES_PX)
+    return stacked_bars(title, rows, {"H100 80 GB:": CARD.capacity_bytes}, "", scale_bytes, NAMES_PX)

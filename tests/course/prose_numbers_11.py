@@ -9,8 +9,9 @@ import torch
 from torch.nn.functional import normalize
 
 from helpers.catalog import ServeSetup
-from helpers.lesson import service
+from helpers.lesson import job, service
 from helpers.lesson.calculators.attention import attention_answer
+from helpers.memory import budget
 from helpers.memory.layer_work import weights_met
 from helpers.techniques.attention import Causal, Window, counts
 
@@ -73,6 +74,25 @@ def cache_bytes(model: str, tokens: int) -> int:
     return ServeSetup(model, context=tokens).cache_bytes()
 
 
+def sums_s() -> float:
+    """Two sums a layer over the eight cards, each of the prompt's hidden states in BF16, on a ring of NVLink."""
+    sent = 2 * 7 / 8 * 32_768 * service.SETUP.model.hidden * 2
+    return LAYERS * 2 * sent / service.CARD.link_bytes_per_s("nvlink")
+
+
+def eager_keeps() -> float:
+    """Of matrices in BF16, what a layer of the job keeps more with eager attention."""
+    saved = [
+        budget.bytes_saved_by(replace(job.SETUP, sequence=8_192, attention=way), job.SETUP.model.layers[0])
+        for way in ("eager", "sdpa")
+    ]
+    return (saved[0] - saved[1]) / counts.Call(8_192).matrix_bytes
+
+
+def piece_gib() -> float:
+    return 2 * counts.Call(8_192, keys=32_768, heads=8, kv_heads=1).matrix_bytes / GIB
+
+
 NUMBERS = [
     ("11", "11-prompt-told", "are 2 GiB", "{:.0f}", lambda: PROMPT.matrix_bytes / 8 / GIB),
     ("11", "11-prompt-told", "make 128 GiB", "{:.0f}", lambda: 8 * PROMPT.matrix_bytes / GIB),
@@ -92,9 +112,14 @@ NUMBERS = [
     ("11", "s5-why", "do 295 FLOPs", "{:.0f}", lambda: FLOPS / RATE),
     ("11", "s5-why", ": 64 FLOPs a byte", "{:.0f}", lambda: 4 * WIDTH / 8),
     ("11", "s5-why", "= 4.6 times", "{:.1f}", lambda: FLOPS / RATE / 64),
+    ("11", "s5-why", "makes it 9.2", "{:.1f}", lambda: matrix_s(32_768) / tiled_s(32_768)),
+    ("11", "s5-why", "another 0.33 s", "{:.2f}", sums_s),
+    ("11", "recap", "three matrices a layer", "{}", lambda: {3: "three"}.get(round(eager_keeps()))),
+    ("11", "11-lines", "of four people", "{}", lambda: {4: "four"}.get(32_768 // service.SETUP.context)),
+    ("11", "11-lines", "FLASHINFER` names another than FlashAttention | 8 GiB", "{:.0f} GiB", piece_gib),
     ("11", "s5-why", "take 0.57 s", "{:.2f}", lambda: LAYERS * linear_s(32_768)),
     ("11", "11-cross-told", "× 0.57 ÷ 1.64", "{:.2f}", lambda: LAYERS * matrix_s(32_768)),
-    ("11", "s4", "at 104,000 tokens", "{:,}", lambda: round(crosses(tiled_s), -3)),
+    ("11", "s4", "to 104,000 tokens", "{:,}", lambda: round(crosses(tiled_s), -3)),
     ("11", "s6", "528 of 1,024", "{}", lambda: tiles(Causal())),
     ("11", "s6", "leaves 23.4 %", "{:.1f}", lambda: 100 * pairs(Window(512)) / pairs(Causal())),
     ("11", "11-window-told", "over 639 keys", "{}", lambda: 128 + 512 - 1),

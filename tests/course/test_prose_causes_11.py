@@ -228,21 +228,48 @@ def test_the_delta_rule_replaces_a_value_because_it_takes_off_what_the_key_recal
     assert right(lambda *qkv: softmax(*qkv, later=0.2), stored, values, keys).mean() > 0.95  # positions decide
 
 
-def test_the_delta_rule_forgets_the_first_pairs_and_the_sum_all_alike():
+def slowly(*qkv: torch.Tensor) -> torch.Tensor:
+    return CHAPTER["gated_delta_rule"](*qkv, rate=0.2)
+
+
+def test_the_delta_rule_forgets_the_first_pairs_where_it_writes_in_full():
     keys, values = drawn(256)
-    delta = right(CHAPTER["gated_delta_rule"], keys, values, keys)
-    assert delta[-64:].mean() > 0.95
-    assert delta[:64].mean() < 0.4
-    linear = right(CHAPTER["linear_attention"], *drawn(768), drawn(768)[0])
-    assert abs(linear[:192].mean() - linear[-192:].mean()) < 0.15
+    in_full, a_fifth = (right(way, keys, values, keys) for way in (CHAPTER["gated_delta_rule"], slowly))
+    assert in_full[-64:].mean() > 0.95
+    assert in_full[:64].mean() < 0.4
+    assert a_fifth[:64].mean() > 0.9
 
 
-def test_which_state_knows_more_depends_on_whether_keys_resemble_each_other():
-    linear, delta = CHAPTER["linear_attention"], CHAPTER["gated_delta_rule"]
-    for common, first in ((0.0, linear), (0.6, delta)):
-        keys, values = drawn(192, common)
-        other = delta if first is linear else linear
-        assert right(first, keys, values, keys).mean() > right(other, keys, values, keys).mean() + 0.1
+def test_which_state_knows_more_depends_on_the_rate_and_on_whether_keys_resemble_each_other():
+    ways = {"sum": CHAPTER["linear_attention"], "full": CHAPTER["gated_delta_rule"], "fifth": slowly}
+    apart, alike = (
+        {name: right(way, *drawn(256, common), drawn(256, common)[0]).mean().item() for name, way in ways.items()}
+        for common in (0.0, 0.6)
+    )
+    assert apart["full"] < 0.8 < 0.95 < min(apart["sum"], apart["fifth"])
+    assert 5 * alike["sum"] < alike["fifth"]
+    assert alike["full"] < alike["fifth"]
+
+
+def test_softmax_recalls_all_pairs_with_sharp_scores_and_hardly_any_with_flat_ones():
+    keys, values = drawn(512)
+    assert right(softmax, keys, values, keys).mean() == 1
+    assert right(lambda q, k, v: softmax(q / 400, k, v), keys, values, keys).mean() < 0.1
+
+
+def test_a_decay_prefers_new_values_to_old_ones_and_fades_everything():
+    def fading(q, k, v):
+        state, outputs = torch.zeros(128, 128), []
+        for query, key, value in zip(q, k, v, strict=True):
+            state = 0.99 * state + torch.outer(key, value)
+            outputs.append(query @ state)
+        return torch.stack(outputs)
+
+    keys, old = drawn(64)
+    stored, values = torch.cat([keys, keys]), torch.cat([old, old.flip(0)])
+    assert right(fading, stored, values, keys).mean() > 0.95
+    keys, values = drawn(512)
+    assert right(fading, keys, values, keys)[:128].mean() < 0.5
 
 
 def test_an_indexer_recalls_as_long_as_its_narrow_keys_choose_the_right_ones():
