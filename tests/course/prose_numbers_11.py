@@ -89,6 +89,10 @@ def eager_keeps() -> float:
     return (saved[0] - saved[1]) / counts.Call(8_192).matrix_bytes
 
 
+def peak_gib(way: str) -> float:
+    return budget.train(replace(job.SETUP, attention=way)).peak_bytes / GIB
+
+
 def piece_gib() -> float:
     return 2 * counts.Call(8_192, keys=32_768, heads=8, kv_heads=1).matrix_bytes / GIB
 
@@ -111,7 +115,7 @@ NUMBERS = [
     ("11", "11-wait-told", "are 5.5 TB", "{:.1f}", lambda: LAYERS * 4 * PROMPT.matrix_bytes / 1e12),
     ("11", "s5-why", "do 295 FLOPs", "{:.0f}", lambda: FLOPS / RATE),
     ("11", "s5-why", ": 64 FLOPs a byte", "{:.0f}", lambda: 4 * WIDTH / 8),
-    ("11", "s5-why", "= 4.6 times", "{:.1f}", lambda: FLOPS / RATE / 64),
+    ("11", "s5-why", "= 4.6.**", "{:.1f}", lambda: FLOPS / RATE / 64),
     ("11", "s5-why", "makes it 9.2", "{:.1f}", lambda: matrix_s(32_768) / tiled_s(32_768)),
     ("11", "s5-why", "another 0.33 s", "{:.2f}", sums_s),
     ("11", "recap", "three matrices a layer", "{}", lambda: {3: "three"}.get(round(eager_keeps()))),
@@ -120,6 +124,7 @@ NUMBERS = [
     ("11", "s5-why", "take 0.57 s", "{:.2f}", lambda: LAYERS * linear_s(32_768)),
     ("11", "11-cross-told", "× 0.57 ÷ 1.64", "{:.2f}", lambda: LAYERS * matrix_s(32_768)),
     ("11", "s4", "to 104,000 tokens", "{:,}", lambda: round(crosses(tiled_s), -3)),
+    ("11", "s6", "costs it 25 GiB", "{:.0f}", lambda: peak_gib("eager") - peak_gib("sdpa")),
     ("11", "s6", "528 of 1,024", "{}", lambda: tiles(Causal())),
     ("11", "s6", "leaves 23.4 %", "{:.1f}", lambda: 100 * pairs(Window(512)) / pairs(Causal())),
     ("11", "11-window-told", "over 639 keys", "{}", lambda: 128 + 512 - 1),
