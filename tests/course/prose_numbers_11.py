@@ -8,11 +8,12 @@ from functools import cache
 import torch
 from torch.nn.functional import normalize
 
-from helpers.catalog import ServeSetup
+from helpers.catalog import ServeSetup, model
 from helpers.lesson import job, service
 from helpers.lesson.calculators.attention import attention_answer
 from helpers.memory import budget
 from helpers.memory.layer_work import weights_met
+from helpers.memory.serve.delta import DeltaForward, widest_bytes
 from helpers.techniques.attention import Causal, Window, counts
 
 GIB, MIB, KIB = 2**30, 2**20, 2**10
@@ -150,6 +151,9 @@ NUMBERS = [
     ("deeper/11", "11d-pad-why", "mask of 64 MiB", "{:.0f}", lambda: 4 * 4_096**2 / MIB),
     ("deeper/11", "11d-states-told", "are 72 MiB", "{:.0f}", lambda: 36 * 32 * 128 * 128 * 4 / MIB),
     ("deeper/11", "11d-states-told", "take 2 MiB more", "{:.0f}", lambda: convolved() / MIB),
+    ("deeper/11", "11d-exp-told", "are 254 times slower", "{:.0f}", lambda: 989e12 / 3.9e12),
+    ("deeper/11", "11d-exp-told", "÷ 989e12 for", "{:.0f}", lambda: FLOPS / 1e12),
+    ("deeper/11", "11d-chunks-why", "take 1.82 GiB", "{:.2f}", lambda: chunks_gib()),
     ("deeper/11", "11d-indexer", "At 3,000 tokens", "{:,.0f}", lambda: round(72 * MIB / (12 * 2 * 2 * 256 * 2), -3)),
     ("deeper/11", "11d-indexer-told", "are 570 MFLOP", "{:.0f}", lambda: CHOSEN / 1e6),
     ("deeper/11", "11d-indexer-told", "does 16,384 FLOPs", "{:,}", lambda: INDEX),
@@ -171,3 +175,9 @@ def larger() -> float:
 def fewer() -> float:
     """How many times fewer FLOPs for the token behind 131,072 others."""
     return CHOSEN / 2_048 * 131_072 / (CHOSEN + INDEX * 131_072)
+
+
+def chunks_gib() -> float:
+    """What Transformers' code for Qwen3-Next's delta rule makes over a piece of a prompt."""
+    rule = model(NEXT).layers[0].attention.delta
+    return widest_bytes(DeltaForward(rule, sequences=1, tokens=8_192, width=2, joined=True)) / GIB
