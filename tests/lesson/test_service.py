@@ -39,3 +39,9 @@ def test_its_bars_share_a_scale_and_the_cards_line(changes):
 
 def test_parts_may_be_given():
     assert "idle 1.00 GiB" in service.bars("t", {"x": {"idle": 2**30}}).words
+
+
+def test_a_chapter_may_ask_for_a_longer_scale_on_which_two_pictures_agree():
+    tall = {"a rung": {"kv_cache": 120 * 2**30}}
+    long, short = (service.bars("t", {"x": service.SETUP}, **scale) for scale in ({"scale_bytes": 120 * 2**30}, {}))
+    assert cards_line(long) == cards_line(service.bars("t", tall)) < cards_line(short)
