@@ -131,7 +131,7 @@ NUMBERS = [
     ("11", "11-window-told", "over 639 keys", "{}", lambda: 128 + 512 - 1),
     ("11", "11-window-told", "150 of 528", "{}", lambda: tiles(Window(512))),
     ("11", "s6-tensor", "1 GiB of flags", "{:.0f}", lambda: PROMPT.mask_bytes / GIB),
-    ("11", "11-state-ask", "cosine of 0.26", "{:.2f}", alike),
+    ("11", "11-forgets", "cosine of 0.26", "{:.2f}", alike),
     ("11", "11-state-told", "are 512 KiB", "{:.0f}", lambda: HEADS * 128 * 128 * 4 / KIB),
     ("11", "11-state-ask", "caches 512 bytes", "{}", lambda: 2 * PROMPT.key_bytes // 32_768),
     ("11", "11-lines", "96 MiB of", "{:.0f}", lambda: 1024 * (profile_gib() - profile_gib(prefill_tokens=2_048))),

@@ -37,7 +37,7 @@ def defined(*cells: str) -> dict[str, Any]:
     return names
 
 
-CHAPTER = defined("11-tiled", "tiled-found", "11-linear")
+CHAPTER = defined("11-tiled", "tiled-found", "11-linear", "11-indexed")
 
 
 def beside(way, *given: torch.Tensor, **options) -> int:
