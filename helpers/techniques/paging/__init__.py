@@ -6,8 +6,8 @@
     engine.run([(prompt_ids, 40), (other_ids, 12)])             # the tokens of `model.generate`, greedy
 
 The algorithms are `blocks` (and what came before it), `prefix`, which shares blocks, `attention` and `engine`, whose
-`completions` say what became of a request. `replay` steps through `traces` without a model; `continuous` is
-Transformers' engine, `vllm_pool` vLLM's sums.
+`completions` say what became of a request; `tiers` keeps on the host what a prefix cache evicts. `replay` steps through
+`traces` without a model; `continuous` is Transformers' engine, `vllm_pool` vLLM's sums.
 """
 
 from typing import TYPE_CHECKING
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         frames,
         waste_of,
     )
+    from .tiers import HostTier, break_even_bytes_per_s
     from .traces import TRACES, Request, RequestTrace, chat, code, documents, trace
     from .vllm_pool import Published, VllmPool, block_bytes, published
 

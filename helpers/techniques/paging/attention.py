@@ -138,6 +138,16 @@ class KVPool:
     def swap_in(self, moves: list[Copy]) -> None:
         self._move(moves, self.host, self.layers)
 
+    def take(self, block: int) -> list[tuple[Tensor, Tensor]]:
+        """A copy of a block of the device in the host's memory: keys and values of each layer."""
+        return [(keys[block].cpu().clone(), values[block].cpu().clone()) for keys, values in self.layers.values()]
+
+    def put(self, block: int, contents: list[tuple[Tensor, Tensor]]) -> None:
+        """What `take` gave, into a block of the device."""
+        for pools, parts in zip(self.layers.values(), contents, strict=True):
+            for pool, part in zip(pools, parts, strict=True):
+                pool[block] = part.to(pool.device)
+
     def _move(self, moves: list[Copy], source: dict, target: dict) -> None:
         if not moves:
             return

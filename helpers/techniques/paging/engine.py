@@ -18,6 +18,7 @@ from .attention import ATTENTIONS, BlockTables, KVPool, PagedInputs, paged_model
 from .blocks import BlockManager, OutOfBlocksError
 from .completions import Completion, Shortage, refusal, token_ids
 from .prefix import PrefixCache
+from .tiers import HostTier
 
 PREEMPTIONS = ("recompute", "swap")
 
@@ -26,8 +27,9 @@ class Engine:
     """Decodes requests with `model` in `blocks` blocks of `block_size` tokens, at most `max_running` at a time.
 
     Out of blocks, the sequence that was admitted last makes room: `preempt="recompute"` forgets its keys and values,
-    "swap" moves them to `host_blocks` blocks of host memory, and forgets them when those are full. Layers with a window
-    see no further than that, but hold on to the blocks behind it.
+    "swap" moves them to `host_blocks` blocks of host memory, and forgets them when those are full. With `tier` blocks
+    that the prefix cache evicts stay on the host, and are fetched again. Layers with a window see no further than that,
+    but hold on to the blocks behind it.
     """
 
     def __init__(
@@ -41,14 +43,15 @@ class Engine:
         host_blocks: int = 0,
         attention: str = "gathered",
         keep_logits: bool = False,
+        tier: bool = False,
     ) -> None:
         self.preempt = require_name("preemption", preempt, PREEMPTIONS)
         self.attention = require_name("attention", attention, ATTENTIONS)
         self.max_running = require_whole("max_running", max_running)
         self.model, self.keep_logits = model, keep_logits
         self.manager = BlockManager(blocks, block_size, host_blocks)
-        self.prefix = PrefixCache(self.manager) if prefix else None
         self.pool = KVPool(blocks, block_size, host_blocks)
+        self.prefix = HostTier(self.manager, self.pool) if tier else PrefixCache(self.manager) if prefix else None
         self.waiting: deque[Completion] = deque()
         self.running: list[Completion] = []  # in order of admission
         self.answers: list[Completion] = []
