@@ -44,10 +44,13 @@ def small_waste(size: int) -> float:
     return 100 * block_map_answer("chat", "paged", block_size=size).whole.waste
 
 
+def launched(**changes) -> Launch:
+    return Launch(service.SETUP, service.ENGINE, service.CARD, tensor=service.CARDS, **changes)
+
+
 def more_pool(**changes) -> float:
     """GiB that a flag adds to the pool of a card."""
-    launched = Launch(service.SETUP, service.ENGINE, service.CARD, tensor=service.CARDS, **changes)
-    return (launched.pool_bytes - START.pool_bytes) / GIB
+    return (launched(**changes).pool_bytes - START.pool_bytes) / GIB
 
 
 def logged(context: int) -> float:
@@ -55,6 +58,9 @@ def logged(context: int) -> float:
     rows = (ROOT / "helpers/memory/accuracy/data/measured.json").read_text().splitlines()
     (row,) = [one for one in rows if f'"Llama-3.1-8B in bf16, {context:,} tokens"' in one]
     return json.loads(row.strip().removesuffix(","))["figures"]["pool"]
+
+
+SWAPPED = (("llama-3.1-70b", 8), ("llama-2-7b", 1))  # models, and how many cards
 
 
 def swapped_ms(name: str, cards: int) -> tuple[float, float]:
@@ -89,7 +95,8 @@ NUMBERS = [
     ("13", "13-shared-told", "200 × 720.", "{:.0f}.", lambda: SLOTS - 1024),
     ("13", "fits-or-refused", "3,207,168 bytes", "{:,}", lambda: STATE_BYTES),
     ("13", "13-hybrid-told", "is 783, and", "{:.0f}", lambda: STATE_BYTES / 4096),
-    ("13", "13-hybrid-why", "fewer than 784", "{}", lambda: pages_of(HYBRID, "bf16", 16).block_tokens),
+    ("13", "13-hybrid-why", "cards it is 400", "{}", lambda: pages_of(HYBRID, "bf16", 16, tensor=8).block_tokens),
+    ("13", "13-hybrid-told", "is 783, and", "{:.0f}", lambda: STATE_BYTES / 4096),
     ("13", "13-hybrid-why", "has 320 KiB on", "{:.0f}", lambda: service.SETUP.cache_bytes(1) / 1024),
     ("13", "13-hybrid-why", "of 70.6 billion", "{:.1f}", lambda: WEIGHTS / 1e9),
     ("13", "13-hybrid-why", "do 3,958 TFLOP/s", "{:,.0f}", lambda: FLOPS / 1e12),
@@ -110,11 +117,17 @@ NUMBERS = [
         "{}",
         lambda: in_words(more_pool(share=0.95) / START.pool_bytes * GIB, a_twentieth=(0.045, 0.055)),
     ),
-    ("13", "13-do", "a pool of 50.4 GiB: 757", "{:.1f}", lambda: START.pool_bytes / GIB),
-    ("13", "13-do", "GiB: 757 people", "{:.0f}", lambda: int(PEOPLE)),
+    ("13", "13-do", "a pool of 50.4 GiB", "{:.1f}", lambda: START.pool_bytes / GIB),
+    ("13", "13-average", "With 757 nearly", "{:.0f}", lambda: int(PEOPLE)),
+    ("13", "13-do", "161 full ones", "{}", lambda: START.users),
+    ("13", "13-do", "not 1.3 |", "{:.1f}", lambda: START.blocks * 16 / 1e6),
+    ("13", "13-do", "2.4 GiB left", "{:.1f}", lambda: launched(share=0.95).left_bytes / GIB),
+    ("13", "13-do", "2.4 million tokens", "{:.1f}", lambda: 8 * 100e9 / service.SETUP.cache_bytes(1) / 1e6),
+    ("13", "13-do", "share 40 GiB", "{:.0f}", lambda: 131_072 * service.SETUP.cache_bytes(1) / GIB),
+    ("13", "13-when-gone", "three times", "{}", lambda: in_words(1 / (1 - found()), three=(2.9, 3.2))),
     ("13", "13-do", "0.95` | 2.4 GiB", "{:.1f}", lambda: more_pool(share=0.95)),
     ("13", "13-do", "256` | 1.7 GiB", "{:.1f}", lambda: more_pool(max_seqs=256)),
-    ("13", "13-do", "512` | 1.7 million", "{:.1f}", lambda: 512 * GIB / service.SETUP.cache_bytes(1) / 1e6),
+    ("13", "13-do", "| 5.2 million", "{:.1f}", lambda: 1600 * GIB / service.SETUP.cache_bytes(1) / 1e6),
     (
         "13",
         "13-do",
@@ -130,7 +143,7 @@ NUMBERS = [
     ("13", "13-in-short", "| 49 of 62.5", "{:.0f}", lambda: RESERVED - BLOCKS),
     ("13", "13-in-short", "| 7.8 of 13.3", "{:.1f}", lambda: BLOCKS - ONCE),
     ("13", "13-in-short", "two thirds of", "{}", lambda: in_words(found(), two_thirds=(0.64, 0.69))),
-    ("deeper/13", "13d-gather-why", "170 MiB a layer", "{:.0f}", lambda: 200 * SLOTS * TOKEN / 80 / MIB),
+    ("deeper/13", "13d-gather-why", "memory: 170 MiB on", "{:.0f}", lambda: 200 * SLOTS * TOKEN / 80 / MIB),
     (
         "deeper/13",
         "13d-gather-why",
@@ -145,13 +158,8 @@ NUMBERS = [
     ("deeper/13", "13d-fork-why", "takes 36 µs", "{:.0f}", lambda: 1e6 * TOKEN_S),
     ("deeper/13", "13d-swap-told", "are 3 ms. Computing", "{:.0f}", lambda: swapped_ms("llama-3.1-70b", 8)[0]),
     ("deeper/13", "13d-swap-told", "takes 62", "{:.0f}", lambda: swapped_ms("llama-3.1-70b", 8)[1]),
-    (
-        "deeper/13",
-        "13d-theirs",
-        "forty times",
-        "{}",
-        lambda: in_words(delivered("dgx-h100-dram") / EVEN, forty=(40, 46)),
-    ),
+    ("deeper/13", "13d-theirs-told", "promised 13 times", "{:.0f}", lambda: promised()),
+    ("deeper/13", "13d-traffic-why", "1.6 % of", "{:.1f}", lambda: 100 * paging.waste_of(paging.chat(), "paged").waste),
 ]
 
 
@@ -163,3 +171,9 @@ def vary() -> float:
 def found() -> float:
     """The part of all prompts' tokens that a prefix cache finds."""
     return 199 * 1024 / sum(PROMPTS)
+
+
+def promised() -> float:
+    """How many times as quick as computing a token of Llama-3.1-8B comes to one H100, by two FLOPs a weight."""
+    setup = ServeSetup("llama-3.1-8b")
+    return SLOT / paging.break_even_bytes_per_s(setup.cache_bytes(1), setup.model.parameters, HALF)
