@@ -47,7 +47,7 @@ METHODS: dict[str, Adapter | None] = {"QLoRA": replace(_LORA, base="nf4-dq"), "L
 FULL = "full"  # as the calculator of fine-tuning calls the last of them
 # The chapter and the section that explain each.
 WHY = {
-    "serve": ("12_the_kv_cache", "2 · What a token costs"),
+    "serve": ("12_the_kv_cache", "1 · What does one token leave behind?"),
     "serve in FP8": ("05_quantization", "Do this"),
     "serve in 4 bits": ("05_quantization", "1 · What do four bits weigh?"),
     "QLoRA": ("07_optimizers_and_adapters", "3 · Does the step fit?"),

@@ -77,11 +77,11 @@ def held(cache: Cache) -> CacheBytes:
 
 
 def _tensors(value: object) -> Iterator[Tensor]:
-    """The tensors in an attribute of a layer: itself, in a list or tuple of them, or packed."""
+    """The tensors in an attribute of a layer: itself, in a list, tuple or dictionary of them, or packed."""
     if isinstance(value, Tensor):
         yield from () if value.dtype == torch.int64 else (value,)
     elif isinstance(value, Stored):
         yield from value.tensors.values()
-    elif isinstance(value, (list, tuple)):
-        for each in value:
+    elif isinstance(value, (list, tuple, dict)):  # a recurrent layer of Transformers has its states in a dictionary
+        for each in value.values() if isinstance(value, dict) else value:
             yield from _tensors(each)
