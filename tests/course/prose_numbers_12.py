@@ -71,8 +71,9 @@ NUMBERS = [
     ("12", "779380ab", "service: 500 GiB", "{:.0f}", lambda: budget.serve(SETUP).held["kv_cache"] / GIB),
     ("12", "779380ab", "beside 131 of", "{:.0f}", lambda: budget.serve(SETUP).held["parameters"] / GIB),
     ("12", "12-flops-told", "14,304 tokens. With", "{:,}", lambda: sum(range(192, 256))),
-    ("12", "12-s3", "leaves 50.4 GiB", "{:.1f}", lambda: LAUNCH.pool_bytes / GIB),
-    ("12", "12-s3", "takes 0.31 of", "{:.2f}", lambda: LAUNCH.user_bytes / GIB),
+    ("12", "12-s3", "takes 92 % of", "{:.0f} %", lambda: 100 * LAUNCH.chosen_share),
+    ("12", "12-s3", "and 50.4 GiB are", "{:.1f}", lambda: LAUNCH.pool_bytes / GIB),
+    ("12", "12-s3", "person takes 0.31 of", "{:.2f}", lambda: LAUNCH.user_bytes / GIB),
     ("12", "12-cards-told", "become 8.4.", "{:.1f}.", lambda: WIDE.weight_bytes / GIB),
     ("12", "12-cards-told", "for 26 more", "{}", lambda: WIDE.users - LAUNCH.users),
     ("12", "12-cards-told", "leave, 8.1 GiB", "{:.1f}", lambda: (WIDE.pool_bytes - LAUNCH.pool_bytes) / GIB),
@@ -104,7 +105,7 @@ NUMBERS = [
     ("12", "f642c584", "replica | 26 more", "{}", lambda: WIDE.users - LAUNCH.users),
     ("12", "f642c584", "16 | 3.6 times", "{:.1f}", lambda: fit(kv="nvfp4") / LAUNCH.users),
     ("deeper/12", "12d-latent-why", "is 56 %", "{:.0f} %", lambda: 100 * packed()),
-    ("deeper/12", "12d-latent-why", "132 for the", "{}", lambda: 128 + 4),
+    ("deeper/12", "12d-latent-why", "656 bytes and", "{}", lambda: V32.layers[0].attention.sparse_fp8_bytes - 132),
     ("deeper/12", "12d-delta-why", "at 1,056 tokens", "{:,.0f}", lambda: NEXT.state_bytes() / 36 / (2 * 2 * 256 * 2)),
 ]  # fmt: skip
 

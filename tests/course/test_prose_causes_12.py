@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, LlamaForCausalLM
+from transformers import AutoConfig, DynamicCache, LlamaForCausalLM, QuantizedCache
 from transformers.cache_utils import Cache
 
 from helpers import small_lm
 from helpers.course import notebook as nb
 from helpers.lesson import service
+from helpers.small_lm import scores
+from helpers.small_lm.language import recall_documents
 from helpers.techniques import kv_cache as kv
 from tests.house.tree import ROOT
 
@@ -82,6 +85,26 @@ def test_fp8_forgets_only_what_is_cut():
     assert recall(kv.plant_key_outliers(network(), factor=30), fp8) == 1  # 338, below 448
 
 
+def test_what_a_window_gets_right_behind_it_is_luck():
+    (text,) = scores.tokenized_texts(network(), recall_documents(1000, 4), None)
+    answers, facts = list(text.answers), [position - 1000 for position in text.answers]
+    exchanged = text.ids.clone()
+    exchanged[:, facts] = exchanged[:, facts].roll(1, 1)
+    with torch.no_grad():
+        said = {
+            name: [
+                torch.stack(
+                    [*scores._decoded(network(), replace(text, ids=ids), kv.cache_of(network(), name))], 1
+                ).argmax(-1)
+                for ids in (text.ids, exchanged)
+            ]
+            for name in ("window:256", "concat")
+        }
+    assert torch.equal(*said["window:256"])
+    assert 0 < (said["window:256"][0] == text.ids[:, answers]).float().mean() < 0.1
+    assert not torch.equal(*said["concat"])
+
+
 def test_what_more_cards_win_is_the_room_of_weights():
     narrow, wide = service.launch(), service.launch(cards=16)
     assert narrow.user_bytes == wide.user_bytes
@@ -119,3 +142,12 @@ def test_a_cut_of_the_context_halves_what_both_keepers_of_a_head_hold():
     wide = service.launch(cards=16)
     assert wide.user_blocks * wide.pages.block_tokens == service.SETUP.context
     assert wide.blocks // (wide.user_blocks // 2) > 2 * service.launch().users
+
+
+def test_transformers_generates_with_its_fp8_cache_of_half_the_bytes():
+    ids = torch.randint(10, 416, (1, 64), generator=torch.Generator().manual_seed(0))
+    caches = QuantizedCache("fp8", network().config), DynamicCache(config=network().config)
+    texts = [network().generate(ids, max_new_tokens=8, do_sample=False, past_key_values=each) for each in caches]
+    assert [each.shape for each in texts] == [(1, 72), (1, 72)]
+    held = [kv.held(each).total for each in caches]
+    assert 0.25 <= held[0] / held[1] < 0.26  # of FP32
