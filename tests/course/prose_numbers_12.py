@@ -13,6 +13,7 @@ from helpers.memory.serve.engines.pages import pages_of
 
 GIB, MIB, KIB = 2**30, 2**20, 2**10
 SETUP, LAUNCH = service.SETUP, service.launch()
+FULLER = replace(LAUNCH, share=0.95, max_seqs=256)
 WIDE = service.launch(cards=16)
 LATENT = ServeSetup("deepseek-v3", users=200, context=8192)
 NEXT = model(AutoConfig.for_model("qwen3_next"))
@@ -96,6 +97,9 @@ NUMBERS = [
     ("12", "12-speed-why", "Computed are 2", "{:.0f}", lambda: gain(2_048)),
     ("12", "12-speed-why", "2 and 23", "{:.0f}", lambda: gain(32_768)),
     ("12", "12-speed-why", "and 83,520 are", "{:,}", logged),
+    ("12", "12-s3", "1,320,256 tokens", "{:,}", lambda: LAUNCH.tokens),
+    ("12", "12-do", "161 → 174 |", "→ {}", lambda: FULLER.users),
+    ("12", "12-do", "| 2.4 GiB stay", "{:.1f}", lambda: FULLER.left_bytes / GIB),
     ("12", "12-do", "161 → 573, if", "→ {}", lambda: fit(kv="nvfp4")),
     ("12", "12-do", "| 161 → 186 |", "→ {}", lambda: fit(weights="fp8-e4m3")),
     ("12", "12-do", "62.5 → 33.2", "{:.1f}", q8_0),
