@@ -9,7 +9,6 @@ from transformers import AutoConfig
 from helpers.catalog import ServeSetup, device, model
 from helpers.lesson import service
 from helpers.memory import budget
-from helpers.memory.serve.engines.pages import pages_of
 
 GIB, MIB, KIB = 2**30, 2**20, 2**10
 SETUP, LAUNCH = service.SETUP, service.launch()
@@ -40,11 +39,6 @@ def gain(context: int) -> float:
     setups = (ServeSetup(SMALLER, kv=kind, context=context) for kind in ("bf16", "fp8-e4m3"))
     slow, fast = map(budget.decode_bytes, setups)
     return 100 * (slow / fast - 1)
-
-
-def logged(kind: str = "bf16") -> int:
-    pages = pages_of(SMALLER, kind, 16)
-    return pages.tokens(pages.blocks(int(11.47 * GIB)))
 
 
 def per_token(shape) -> float:
@@ -83,7 +77,7 @@ NUMBERS = [
     ("12", "12-latent-ask", "is 68.6 KiB", "{:.1f}", lambda: per_token(LATENT.model)),
     ("12", "12-latent-ask", "a fifth of", "{}", lambda: fifth()),
     ("12", "12-latent-told", "be 13.4 GiB", "{:.1f}", lambda: LATENT.users * LATENT.cache_bytes() / 8 / GIB),
-    ("12", "12-s4", "Llama's 62.5.", "{:.1f}.", lambda: service.parts()["kv_cache"] / GIB),
+    ("12", "12-s4", "Llama's 62.5 GiB", "{:.1f}", lambda: service.parts()["kv_cache"] / GIB),
     ("12", "12-s4", "them in 13.4", "{:.1f}", lambda: 25 * LATENT.cache_bytes() / GIB),
     ("12", "12-bits-told", "holds 322.", "{}.", lambda: fit(kv="fp8-e4m3")),
     ("12", "b4966b2b", "of 48, 24 KiB", "{:.0f}", lambda: per_token(NEXT)),
@@ -96,7 +90,6 @@ NUMBERS = [
     ("12", "12-speed-told", "become 354.", "{:.0f}.", lambda: (READ_160 - CACHE_160 / 2) / 1e9),
     ("12", "12-speed-why", "Computed are 2", "{:.0f}", lambda: gain(2_048)),
     ("12", "12-speed-why", "2 and 23", "{:.0f}", lambda: gain(32_768)),
-    ("12", "12-speed-why", "and 83,520 are", "{:,}", logged),
     ("12", "12-s3", "1,320,256 tokens", "{:,}", lambda: LAUNCH.tokens),
     ("12", "12-do", "161 → 174 |", "→ {}", lambda: FULLER.users),
     ("12", "12-do", "| 2.4 GiB stay", "{:.1f}", lambda: FULLER.left_bytes / GIB),

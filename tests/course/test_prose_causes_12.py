@@ -78,6 +78,20 @@ def test_nvfp4_forgets_because_neighbours_share_the_scale_of_a_large_channel():
     assert recall(planted, store, values_too=False) < 0.9  # it is the keys
 
 
+def test_nvfp4_rounds_the_neighbours_away_and_not_the_large_channels():
+    planted, store = kv.plant_key_outliers(network(), factor=100), defined()["nvfp4"]
+    large = torch.zeros(32, dtype=torch.bool)
+    large[[13, 29]] = True
+    assert recall(planted, lambda keys: torch.where(large, store(keys), keys), values_too=False) > 0.98
+    assert recall(planted, lambda keys: torch.where(large, keys, store(keys)), values_too=False) < 0.2
+    apart = recall(planted, lambda keys: torch.where(large, keys, store(keys.masked_fill(large, 0))), values_too=False)
+    assert apart > 0.98  # the neighbours alone have a scale
+
+
+def test_which_channels_are_large_decides_as_well():
+    assert recall(kv.plant_key_outliers(network(), factor=30, pairs=(0,)), defined()["nvfp4"]) < 0.1
+
+
 def test_fp8_forgets_only_what_is_cut():
     planted, fp8 = kv.plant_key_outliers(network(), factor=100), defined()["fp8"]
     assert recall(planted, fp8) < 1
