@@ -57,6 +57,7 @@ SPINES = {
     "10": Spine(),
     "11": Spine(),
     "13": Spine(),
+    "14": Spine(),
 }
 
 
