@@ -117,6 +117,8 @@ ANSWERS = [
     ("14", "so {} are enough", lambda: batching.continuous_forwards([8, 2, 2, 2], 2)),
     ("14", "{}. The twelve take a token each", lambda: {3: "Three"}.get(first_token_steps())),
     ("14", "1,200 × 0.05 = {:.0f} run", lambda: nim.Row(100, 10, 0.05, 1200).running),
+    ("14", "{:.2f} tokens, in 1.5", lambda: 1 + 0.6 + 0.6**2),
+    ("14", "time: {:.2f} times as fast", lambda: (1 + 0.6 + 0.6**2) / 1.5),
 ]
 
 
