@@ -56,6 +56,7 @@ SPINES = {
     "09": Spine(),
     "10": Spine(),
     "11": Spine(),
+    "12": Spine(),
     "13": Spine(),
     "14": Spine(),
 }
