@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...techniques.scheduling.scheduler import Plan, TokenChunk
+from ...techniques.scheduling.plan import Plan, TokenChunk
 from .block_maps import pale
 from .marks import CARD, FAINT, INK, LINES, Box, Line, Mark, TextMark, legend, text_width
 from .pictures import MARGIN, WIDTH, Card

@@ -5,10 +5,10 @@
     scheduling.simulate(arrivals, Policy(token_budget=512), Roofline.of(setup, "h100"), blocks=20_000)
     ScheduledEngine(model, blocks=64, policy=Policy(token_budget=64)).run(arrivals)     # real tokens, the same code
 
-`policy` is what may be chosen, `scheduler` the algorithm; `simulator` and `engine` both drive it, one with a
-`step_time`, the other with a model; `saturation` is the steady state in closed form. `arrivals` are what comes,
-`batching` counts padding, `routing` chooses a replica, `disaggregated` computes prompts elsewhere, `drafting` proposes
-tokens; `nim` is a published table, and what is predicted for it.
+`policy` is what may be chosen, `scheduler` the algorithm, `plan` what it gives; `simulator` and `engine` both drive it,
+one with a `step_time`, the other with a model; `saturation` is the steady state in closed form. `arrivals` are what
+comes, `batching` counts padding, `routing` chooses a replica, `disaggregated` computes prompts elsewhere, `drafting`
+proposes tokens; `nim` is a published table, and what is predicted for it.
 """
 
 from typing import TYPE_CHECKING
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from .drafting import Drafter, agreed
     from .engine import ScheduledEngine, TimedPlan
     from .packed import PackedTables, packed
+    from .plan import MoveKind, Plan, Sequence, TokenChunk
     from .policy import Policy
     from .saturation import MeanStep, MeanSteps, Steady, saturation_point, steady
-    from .scheduler import MoveKind, Plan, Scheduler, Sequence, TokenChunk
+    from .scheduler import Scheduler
     from .simulator import Outcome, Served, percentile, simulate
     from .step_time import FittedStep, Roofline, SpeculativeStep, StepTime
 

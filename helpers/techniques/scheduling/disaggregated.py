@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from ...catalog.errors import require_number, require_whole
 from ..paging.traces import Request
 from .arrivals import Arrival, require_in_order
+from .plan import Plan, Sequence
 from .policy import Policy
-from .scheduler import Plan, Sequence
 from .simulator import Outcome, Served, Server
 from .step_time import StepTime
 

@@ -17,7 +17,7 @@ from ...catalog.errors import WorkbookError
 from ..paging.attention import KVPool
 from ..paging.blocks import BlockManager
 from .packed import PackedRow, packed_forward
-from .scheduler import Plan, Sequence, TokenChunk
+from .plan import Plan, Sequence, TokenChunk
 
 
 class Drafter:

@@ -14,8 +14,9 @@ from ..paging.completions import Completion, refusal, token_ids
 from .arrivals import Arrival, require_in_order
 from .drafting import Drafter, agreed
 from .packed import PackedRow, packed_forward
+from .plan import MoveKind, Plan, Sequence
 from .policy import Policy
-from .scheduler import MoveKind, Plan, Scheduler, Sequence
+from .scheduler import Scheduler
 
 
 @dataclass(frozen=True)

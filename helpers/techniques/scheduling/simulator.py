@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 from ...catalog.errors import WorkbookError, require_whole
 from .arrivals import Arrival, require_in_order
+from .plan import Plan, Sequence
 from .policy import Policy
-from .scheduler import Plan, Scheduler, Sequence
+from .scheduler import Scheduler
 from .step_time import StepTime
 
 

@@ -12,7 +12,7 @@ from ...catalog.errors import WorkbookError, require_number
 from ...catalog.formats import number_format
 from ...memory.layer_work import weights_used
 from ...memory.serve.rank_weights import rank_read_bytes, rank_shape
-from .scheduler import Plan
+from .plan import Plan
 
 
 class StepTime(Protocol):
