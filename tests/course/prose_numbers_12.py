@@ -9,6 +9,8 @@ from transformers import AutoConfig
 from helpers.catalog import ServeSetup, device, model
 from helpers.lesson import service
 from helpers.memory import budget
+from helpers.memory.serve.engines.vllm import Launch
+from helpers.memory.serve.rank_weights import rank_weight_bytes
 
 GIB, MIB, KIB = 2**30, 2**20, 2**10
 SETUP, LAUNCH = service.SETUP, service.launch()
@@ -22,6 +24,18 @@ SMALLER = model(AutoConfig.for_model("qwen3", max_position_embeddings=40960, **Q
 READ_160 = budget.decode_bytes(replace(SETUP, users=160))
 READ_FEW = budget.decode_bytes(replace(SETUP, users=8, context=512))
 CACHE_160 = 160 * SETUP.cache_bytes()
+
+
+def window_pays_from() -> int:
+    """The tokens from which Gemma-3-27B keeps less than Llama-3.1-70B."""
+    shapes = model("gemma-3-27b-text"), SETUP.model
+    gemma, llama = ([shape.cache_bytes("bf16", tokens) for tokens in range(1, 8192)] for shape in shapes)
+    return next(tokens for tokens, (one, other) in enumerate(zip(gemma, llama, strict=True), 1) if one < other)
+
+
+def of_8b(kv: str) -> int:
+    """Users of 8,192 tokens of Llama-3-8B in vLLM's share of one H100."""
+    return Launch(ServeSetup("llama-3-8b", users=32, context=8192, kv=kv), service.ENGINE, service.CARD).users
 
 
 def fit(cards: int = 8, **changes) -> int:
@@ -79,6 +93,10 @@ NUMBERS = [
     ("12", "12-latent-told", "be 13.4 GiB", "{:.1f}", lambda: LATENT.users * LATENT.cache_bytes() / 8 / GIB),
     ("12", "12-s4", "Llama's 62.5 GiB", "{:.1f}", lambda: service.parts()["kv_cache"] / GIB),
     ("12", "12-s4", "them in 13.4", "{:.1f}", lambda: 25 * LATENT.cache_bytes() / GIB),
+    ("12", "12-s4", "Beside 79 GiB of", "{:.0f}", lambda: rank_weight_bytes(LATENT, 8) / GIB),
+    ("12", "12-s7", "from 1,800 tokens on", "{:,}", lambda: round(window_pays_from(), -2)),
+    ("12", "88ae42fd", "card; 54 and", "{}", lambda: of_8b("bf16")),
+    ("12", "88ae42fd", "and 108 in", "{}", lambda: of_8b("fp8-e4m3")),
     ("12", "12-bits-told", "holds 322.", "{}.", lambda: fit(kv="fp8-e4m3")),
     ("12", "b4966b2b", "of 48, 24 KiB", "{:.0f}", lambda: per_token(NEXT)),
     ("12", "b4966b2b", "together 74 MiB", "{:.0f}", lambda: NEXT.state_bytes() / MIB),
